@@ -47,7 +47,8 @@ _EXACT = re.compile(r"torch\s*==\s*(\d+\.\d+)")
 def compare(against: str) -> Differences:
     """Compare the installed torch with `against`. The result has a row for each point that differs. ValueError for an unknown name.
 
-    "pinned" in a row is true if the installed torch, pinned to `against`, gives the gradient "there". Each pin is tried out.
+    "here" in a row is the gradient of the installed torch, "there" that of `against`. "pinned": does the installed torch give "there" under
+    the pin? This is measured.
     """
     table = load()
     framework, version = _find_version(against, table)
@@ -96,7 +97,7 @@ def _has_gradient(point: Point, gradient: Gradient) -> bool:
 
 
 def _make_row(point: Point, mine: Gradient, theirs: Gradient, is_pinned: bool) -> Row:
-    """first: the first entry that differs."""
+    """The row of a point. Its "first" is the first entry that differs, here and there."""
     pairs = (pair for rows in zip(mine, theirs, strict=True) for pair in zip(*rows, strict=True))
     first = next(pair for pair in pairs if _number_text(pair[0]) != _number_text(pair[1]))
     return {
@@ -112,7 +113,7 @@ def _make_row(point: Point, mine: Gradient, theirs: Gradient, is_pinned: bool) -
 
 
 def _gradient_text(gradient: Gradient) -> str:
-    """The numbers of one input after the other, with "; " between inputs."""
+    """The gradients of all inputs, with "; " between inputs."""
     return "; ".join(", ".join(map(_number_text, row)) for row in gradient)
 
 

@@ -1,4 +1,4 @@
-"""The installed torch, a device or a backend against the table: what is new."""
+"""Compare the installed torch, a device or a backend with the table: what is new?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .text import outcome_text
 
 
 class New(NamedTuple):
-    """A point at which something else happens than the table says."""
+    """A point whose outcome is not the expected one of the table."""
 
     id: str
     route: str
@@ -69,7 +69,7 @@ def check(
     device: str = "cpu",
     backend: Backend | None = None,
 ) -> Checked:
-    """Measure `points`, or all, by every quick route, or compiled by `backend`."""
+    """Measure `points`, by default all, by every quick route or compiled by `backend`, and compare the outcomes with the table."""
     chosen = list(table.points.values() if points is None else points)
     against = table.match_torch(torch.__version__)
     _check_device(device)
@@ -109,7 +109,7 @@ def check(
 
 
 def _compile(points: list[Point], backend: Backend, device: str) -> dict[str, Outcome | None]:
-    """Only the points that have a gradient in eager mode are compiled."""
+    """The outcome of each point by its id. Points without a gradient in eager mode are not compiled."""
     eager = {point.id: measure(point, EAGER, device) for point in points}
     usable = [point for point in points if (plain := eager[point.id]) is not None and plain.gradient is not None]
     return {**eager, **compile_points(usable, backend, device)}

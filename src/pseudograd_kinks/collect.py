@@ -18,7 +18,7 @@ from .outcome import Json, Outcome
 from .table import Point, Span, Version, load
 
 COMPILED = ("aot_eager", "inductor")
-ByVersion = dict[Version, dict[str, Outcome]]  # and by route
+ByVersion = dict[Version, dict[str, Outcome]]  # by version and route
 _MEASURED = ("gradients", "exceptions", "changes")  # the fields of a row that are not its definition
 
 
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def _measure_route(route: str, points: dict[str, Point]) -> dict[str, Outcome | None]:
-    """Compiled routes take the points that have a gradient in eager mode."""
+    """The outcome of each point by its id. Points without a gradient in eager mode are not compiled."""
     outcomes = {id: measure(point, EAGER if route in COMPILED else route) for id, point in points.items()}
     usable = [points[id] for id, outcome in outcomes.items() if outcome is not None and outcome.gradient is not None]
     return {**compile_points(usable, route)} if route in COMPILED else outcomes
@@ -61,10 +61,11 @@ def join(
     outcomes: dict[str, dict[str, ByVersion]],
     measured: dict[str, dict[str, dict[str, object]]],
 ) -> Json:
-    """table.json with new measurements. Versions that do the same are joined; routes stand apart where they differ from eager mode.
+    """The content of table.json with new measurements. Versions with the same outcome are joined. A route is listed only where it differs
+    from eager mode.
 
-    outcomes: by the id of a point and the framework. measured: how each version was measured. A sentence of "changes" stays where the
-    change stays; write one into table.json for each new change.
+    outcomes: by the id of a point and the framework. measured: how each version was measured. A sentence of "changes" stays as long as its
+    change; write one into table.json for each new change.
     """
     rows = [_join_row(row, outcomes.get(row["id"], {})) for row in stored["points"]]
     return {"format": stored["format"], "measured": measured, "points": rows}
@@ -90,7 +91,7 @@ def _join_exceptions(versions: ByVersion) -> dict[str, list[Json]]:
 
 
 def _join_spans(versions: ByVersion, route: str) -> list[Json]:
-    """Runs of versions with the same outcome; of a route other than eager only where it is an exception."""
+    """Spans of versions with the same outcome. For a route other than eager, only versions in which it differs from eager mode."""
     spans: list[Span] = []
     is_new = True
     for version in sorted(versions):

@@ -1,9 +1,9 @@
-"""What a backend of torch.compile does at the points of the kink table.
+"""The outcomes of a backend of torch.compile at the points of the kink table.
 
-Many functions are compiled as one program, and each program runs at every point of its functions. This takes a twentieth of the time of
-one program for each point. Compiled code depends on the shapes of its inputs, not on their values, so each point should give what it gives
-when compiled alone. But a compiler may join the loops of functions that have nothing to do with each other, and old Inductors did so
-wrongly. So a point that differs from eager mode is measured once more, compiled alone, and that result counts.
+Many functions are compiled as one program, which runs at every point of its functions. This takes a twentieth of the time of one program
+for each point. Compiled code depends on the shapes of its inputs, not on their values, so each point should get the gradient that it gets
+when it is compiled alone. But a compiler may join the loops of independent functions, and old Inductors made mistakes there. So a point
+that differs from eager mode is compiled and measured alone, and this result counts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_COMPILED = "not compiled: "
 
 
 def check_backend(backend: Backend) -> Backend:
-    """The backend; raises if torch has none of that name."""
+    """The backend. Raises an error if torch has no backend of this name."""
     if isinstance(backend, str):
         names = torch.compiler.list_backends(exclude_tags=())
         if backend not in names:
@@ -61,7 +61,7 @@ def compile_points(points: Sequence[Point], backend: Backend, device: str = "cpu
 
 
 def _compile_groups(groups: Sequence[Group], backend: Backend, device: str) -> dict[str, Outcome]:
-    """Compile all groups as one program. If that fails, compile each half as one, and so on down to single points."""
+    """Compile all groups as one program. If that fails, compile each half by itself, and so on down to single points."""
     try:
         return _run_program(groups, backend, device)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What the installed torch does at a point, by route: eager mode, vectorised kernels, forward mode, and other dtypes."""
+"""Measure the installed torch at a point, by a route: eager mode, vectorised kernels, forward mode, or another dtype."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from torch.autograd import forward_ad
 from .outcome import Outcome, Row
 from .table import Point
 
-_TILES = 64  # each value so often: whole vectors of every processor, and no rest for the scalar loop
+_TILES = 64  # copies of each value: they fill the vectors of every processor, so no scalar loop runs
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 EAGER = "eager"
-FILLED = ("forward", "aot_eager", "inductor")  # routes that say zero where eager mode gives no gradient
+FILLED = ("forward", "aot_eager", "inductor")  # routes that give zeros where eager mode gives no gradient
 
 
 def measure(point: Point, route: str, device: str = "cpu") -> Outcome | None:
-    """By one of ROUTES; None where the route says nothing: a point that is not element-wise meets no vectorised kernel."""
+    """Measure by one of ROUTES. None if the route does not apply: only element-wise points have vectorised kernels."""
     if route == "vector" and not point.elementwise:
         return None
     try:
         with warnings.catch_warnings(), torch.inference_mode(False), torch.enable_grad():
-            # torch warns of complex half precision and of a variance of too few numbers: both are meant here
-            warnings.simplefilter("ignore")
+            warnings.simplefilter("ignore")  # of complex half precision, and of a variance of too few numbers
             return ROUTES[route](point, device)
     except AttributeError as error:
         return Outcome(error=error_line(error), is_absent="has no attribute" in str(error))
@@ -36,7 +35,7 @@ def measure(point: Point, route: str, device: str = "cpu") -> Outcome | None:
 
 
 def error_line(error: Exception) -> str:
-    """The type and the first line of an error, without what differs from run to run."""
+    """The type and the first line of an error, without addresses, which differ from run to run."""
     lines = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {re.sub(r'0x[0-9a-f]+', '0x…', lines[0])[:160]}".rstrip(": ")
 
@@ -73,7 +72,7 @@ def gradient_of(point: Point, y: Tensor, leaves: list[Tensor], tiles: int = 1) -
 
 
 def numbers_of(tensor: Tensor) -> Row:
-    copied = torch.empty(tensor.numel(), dtype=torch.float64)  # torch keeps some zeros without storage
+    copied = torch.empty(tensor.numel(), dtype=torch.float64)  # some zeros of torch have no storage
     return tuple(copied.copy_(tensor.detach().reshape(-1)).tolist())
 
 
@@ -90,7 +89,7 @@ def _measure_vector(point: Point, device: str) -> Outcome:
 
 
 def _first_tile(row: Row) -> Row:
-    """Every tile has the gradients of the first, or the kernel does not do the same everywhere."""
+    """The gradients of the first tile. Raises ArithmeticError if another tile has others."""
     size = len(row) // _TILES
     tiles = {str(row[start : start + size]) for start in range(0, len(row), size)}
     if len(tiles) > 1:
@@ -127,5 +126,5 @@ ROUTES: dict[str, Callable[[Point, str], Outcome]] = {
 
 
 def dtype_of(route: str) -> str:
-    """What the numbers of a route are rounded to."""
+    """The dtype in which the route computes."""
     return route if route in _DTYPES else "float32"

@@ -1,4 +1,4 @@
-"""What a framework does at a point: a gradient or an error, how it stands in JSON, and when two outcomes are the same."""
+"""The outcome of a framework at a point: a gradient or an error. Its form in JSON, and when two outcomes are the same."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 _TEXTS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
-_EXACT = 1e-4  # for float32 and float64: processors and libraries that do the same differ by as much
+_EXACT = 1e-4  # for float32 and float64: by so much processors and libraries differ
 Row = tuple[float, ...]
 Json = dict[str, Any]  # an object of table.json
 
@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     is_absent: bool = False
 
     def same_as(self, other: Outcome, dtype: str = "float32") -> bool:
-        """Are the gradients equal up to rounding? Errors are the same if they have one type: torch words its texts anew."""
+        """Are the gradients equal up to rounding? Errors are the same if they have the same type, because torch changes their texts."""
         if self.gradient is None or other.gradient is None:
             return self.gradient is other.gradient and self.error.split(":")[0] == other.error.split(":")[0]
         tolerance = _TOLERANCE.get(dtype, _EXACT)
@@ -32,7 +32,7 @@ class Outcome(NamedTuple):
         )
 
     def has_same_effect_as(self, other: Outcome) -> bool:
-        """No gradient has the effect of a gradient of zero."""
+        """Are the gradients equal if "no gradient" counts as zeros?"""
         return self._fill(other).same_as(other._fill(self))
 
     def _fill(self, like: Outcome) -> Outcome:
@@ -65,7 +65,7 @@ def _are_same_rows(mine: Row | None, theirs: Row | None, tolerance: float) -> bo
 
 
 def _rounded_text(value: float) -> float | str:
-    """A number of six digits, or text for what JSON has no number for. Zero loses its sign."""
+    """A number of six digits, or a text for infinity and NaN, which JSON lacks. Zero loses its sign."""
     return float(f"{value:.6g}") + 0.0 if math.isfinite(value) else str(value)
 
 

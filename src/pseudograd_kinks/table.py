@@ -1,6 +1,6 @@
 """The kink table: points at which a function has no slope, a tie or a singular value, and what each framework does there.
 
-The points stand in table.json, a line each. To add a point, add its line without "gradients"; scripts/collect_kinks.py measures them.
+table.json has one line for each point. To add a point, add its line without "gradients"; scripts/collect_kinks.py measures them.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ KINDS = {
 FRAMEWORKS = ("torch", "jax", "tensorflow")
 _VARIABLES = "xyzw"  # what the expressions call the inputs
 Version = tuple[int, ...]
-Nested: TypeAlias = "float | str | list[Nested]"  # an input, as the file has it
+Nested: TypeAlias = "float | str | list[Nested]"  # an input in table.json
 
 
 class Span(NamedTuple):
-    """The measured versions from `first` to `last`, both included, which do the same."""
+    """Measured versions with the same outcome, from `first` to `last`, both included."""
 
     first: Version
     last: Version
@@ -79,9 +79,9 @@ class Point(Record, kw_only=True):
         return function
 
     def gradient(self, framework: str, version: str | None = None) -> list[list[float]] | None:
-        """The gradient of each differentiated input, zeros where it gets none. Without a version: the last that was measured.
+        """The gradient of each differentiated input; zeros if the input gets none. By default, that of the last measured version.
 
-        None where the framework raises, lacks the function, or was not measured in that version.
+        None if the framework raises an error, lacks the function, or was not measured in this version.
         """
         outcome = self.outcome(framework, version)
         if outcome is None or outcome.gradient is None:
@@ -91,7 +91,7 @@ class Point(Record, kw_only=True):
         return [[0.0] * size if row is None else list(row) for row, size in rows]
 
     def outcome(self, framework: str, version: str | None = None, route: str = "eager") -> Outcome | None:
-        """The gradient or the error; None where it was not measured. A version between two that do the same does the same."""
+        """The outcome; None if it was not measured. A version between two of a span belongs to the span."""
         if framework not in FRAMEWORKS:
             raise unknown_name("kinks", "framework", FRAMEWORKS, framework)
         spans = self.spans.get(framework, [])
@@ -113,7 +113,7 @@ class Table(NamedTuple):
         return sorted(self.measured[framework], key=parse_version)
 
     def match_torch(self, version: str) -> str:
-        """The measured version of torch that says what this one should do: itself, or the last before it."""
+        """The measured version of torch with which this one is compared: itself, or the last one before it."""
         return [known for known in self.versions("torch") if parse_version(known) <= parse_version(version)][-1]
 
 
@@ -130,9 +130,7 @@ def parse_table(stored: Json) -> Table:
 def _parse_point(
     inputs: list[Nested], gradients: Json | None = None, exceptions: Json | None = None, **row: Any
 ) -> Point:
-    row |= {name: tuple(row.get(name, ())) for name in ("differentiated", "weights")} | {
-        "changes": row.get("changes", {})
-    }
+    row = {"changes": {}, **row, **{name: tuple(row.get(name, ())) for name in ("differentiated", "weights")}}
     spans = {framework: [_parse_span(span) for span in spans] for framework, spans in (gradients or {}).items()}
     by_route = {
         (framework, route): [_parse_span(span) for span in spans]

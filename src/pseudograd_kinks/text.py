@@ -1,4 +1,4 @@
-"""The table as a person reads it in a terminal."""
+"""The table as text, for a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 6  # entries of a row that are shown
 
 
 def outcome_text(outcome: Outcome | None) -> str:
-    """0.5, 0.5 of two inputs; [1 0 0] of one with three entries; - where there is nothing to say."""
+    """An outcome as text: 0.5, 0.5 for two inputs; [1 0 0] for an input with three entries; - if it was not measured."""
     if outcome is None or outcome.is_absent:
         return "-"
     if outcome.gradient is None:
@@ -27,7 +27,7 @@ def _row_text(row: Row) -> str:
 
 
 def choose_points(table: Table, names: Iterable[str] = (), families: Collection[str] = ()) -> list[Point]:
-    """The points of these ops, or ids, and families; all where none is named."""
+    """The points of these ops or ids, and of these families. Without names all ops, without families all families."""
     ops = {point.op for point in table.points.values()}
     known_families = list(dict.fromkeys(point.family for point in table.points.values()))
     for name in names:
@@ -42,7 +42,7 @@ def choose_points(table: Table, names: Iterable[str] = (), families: Collection[
 
 
 def table_text(table: Table, points: Iterable[Point], version: str) -> str:
-    """A line for each point: the torch of `version`, the torch versions that do otherwise, JAX and TensorFlow."""
+    """A line for each point: the torch of `version`, versions of torch that differ from it, JAX and TensorFlow."""
     version = table.match_torch(version)
     jax, tensorflow = table.versions("jax"), table.versions("tensorflow")
     head = ("point", f"torch {version}", "other torch", f"jax {'/'.join(jax)}", f"tensorflow {'/'.join(tensorflow)}")

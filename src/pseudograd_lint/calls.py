@@ -14,8 +14,8 @@ _PREFIXES = ("torch.nn.functional.", "torch.special.", "torch.linalg.", "torch.T
 
 
 class Call(NamedTuple):
-    """A call of a function of torch, or of a method of what may be a tensor. name: without its modules, and without the "_" of what works
-    in place. arguments: the tensor first.
+    """A call of a function of torch, or of a method of any object, which may be a tensor. name: without its modules, and without the "_" of
+    a function that works in place. arguments: the tensor comes first.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Call(NamedTuple):
 
 
 def read_call(module: Module, node: ast.AST) -> Call | None:
-    """None for what is no call, or calls something else."""
+    """The call that this node is; None if it is another node or calls another function."""
     if not isinstance(node, ast.Call) or any(isinstance(argument, ast.Starred) for argument in node.args):
         return None
     arguments = tuple(node.args)
@@ -50,7 +50,7 @@ def read_call(module: Module, node: ast.AST) -> Call | None:
 
 
 class Clamp(NamedTuple):
-    """x, and the bounds as they are written. has_eras: does the version of torch decide what passes exactly at a bound?"""
+    """x, and the bounds as they are written. has_eras: does the gradient exactly at a bound depend on the version of torch?"""
 
     name: str
     x: ast.expr
@@ -60,7 +60,7 @@ class Clamp(NamedTuple):
     in_place: bool
 
     def bounds(self, module: Module) -> Iterator[tuple[ast.expr | None, float]]:
-        """The bounds that are numbers."""
+        """The bounds that are numbers: the expression, and its value. The bound of relu, 0, has no expression."""
         for bound in (self.low, self.high):
             if (value := number(module, bound)) is not None:
                 yield bound, value
@@ -123,14 +123,14 @@ def read_singular(module: Module, node: ast.AST) -> Singular | None:
 
 
 def _power(x: ast.expr, exponent: float | None) -> Singular | None:
-    """Its slope is infinite at 0 where the exponent is below 1."""
+    """A power whose slope is infinite at 0, because the exponent is below 1."""
     if exponent is None or exponent >= 1 or exponent == 0:
         return None
     return Singular("pow", x, (0.0,), f"the power {exponent:g}")
 
 
 def strip_arithmetic(module: Module, node: ast.expr, point: float) -> tuple[ast.expr, float]:
-    """The expression behind sums and products with numbers, views and names, and its value where the node has the value `point`."""
+    """The expression inside sums and products with numbers, views and names; and its value if the node has the value `point`."""
     for _ in range(20):
         node = strip_moves(module, node)
         step = _strip_step(module, node, point)

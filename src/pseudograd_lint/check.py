@@ -23,14 +23,14 @@ _NOQA = re.compile(r"#\s*noqa\b(?P<codes>:\s*[A-Za-z]+\d+(?:[\s,]+[A-Za-z]+\d+)*
 
 
 def parse(text: str | bytes) -> ast.Module:
-    """Raises SyntaxError, and ValueError, RecursionError or MemoryError for what is no module either."""
+    """Parse a module. Raises SyntaxError; or ValueError, RecursionError or MemoryError for other texts that are no module."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of escapes, which are the author's business
+        warnings.simplefilter("ignore")  # wrong escapes concern the author alone
         return ast.parse(text)
 
 
 def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection[str]) -> list[Notice]:
-    """The notices of the rules of these numbers, in the order of the lines, without those that a comment at the line mutes."""
+    """The notices of the rules with these numbers, in the order of the lines. A comment at the line can mute a notice."""
     text = "\n".join(lines)
     rules = [rule for rule in RULES if rule.number in numbers and any(word in text for word in rule.words)]
     if "torch" not in text or not rules:
@@ -46,11 +46,11 @@ def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection
         and isinstance(node, rule.kinds)
         and (message := rule.find(module, node)) is not None
     ]
-    loud = [notice for notice in notices if not _is_muted(notice, lines)]
-    # A clamped parameter that starts on its bound needs no opinion besides.
-    born = {notice[3:7] for notice in loud if notice.code == "PG101"}
-    loud = [notice for notice in loud if notice.code != "PG151" or notice[3:7] not in born]
-    return sorted(loud, key=lambda notice: (notice.line, notice.column, notice.code))
+    notices = [notice for notice in notices if not _is_muted(notice, lines)]
+    # Where PG101 says that a parameter starts on its bound, the opinion PG151 about this parameter is left out.
+    born = {(notice.line, notice.column) for notice in notices if notice.code == "PG101"}
+    notices = [notice for notice in notices if notice.code != "PG151" or (notice.line, notice.column) not in born]
+    return sorted(notices, key=lambda notice: (notice.line, notice.column, notice.code))
 
 
 def _notice(number: str, node: ast.expr | ast.ClassDef, message: str, lines: Sequence[str], path: str) -> Notice:
@@ -71,7 +71,7 @@ def _characters(lines: Sequence[str], line: int, offset: int) -> int:
 
 
 def _is_muted(notice: Notice, lines: Sequence[str]) -> bool:
-    """At one of its lines; `deliberate` also alone on the line above."""
+    """Does a comment at one of its lines mute it? `deliberate` may also be alone on the line above."""
     above = lines[notice.line - 2] if notice.line > 1 else ""
     if above.lstrip().startswith("#") and _DELIBERATE.search(above):
         return True

@@ -1,4 +1,4 @@
-"""The parameters of a model, as the lines of its class make them, and what they start as."""
+"""The parameters of a model, as the lines of its class make them, and the values that they start with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Write = tuple[int, "frozenset[float] | None"]  # a line that sets a parameter, a
 
 
 class Parameter(NamedTuple):
-    """values: what its entries start as, if every line that sets them says so; else empty."""
+    """values: those that its entries start with, if every line that sets them agrees; else empty."""
 
     name: str
     line: int
@@ -24,7 +24,7 @@ class Parameter(NamedTuple):
 
 
 def find_parameter(module: Module, node: ast.expr) -> Parameter | None:
-    """The parameter that this is, behind names, views and slices; None for anything else."""
+    """The parameter that this expression is, also through names, views and slices; None if it is none."""
     leaf = module.resolve(node)
     node = strip_moves(module, node)
     if isinstance(node, ast.Attribute):
@@ -37,7 +37,7 @@ def find_parameter(module: Module, node: ast.expr) -> Parameter | None:
 
 
 def parameter_tensor(module: Module, node: ast.expr | None) -> ast.expr | None:
-    """The tensor that `nn.Parameter(tensor)` is given; None for what makes no parameter, or one that does not learn."""
+    """The tensor in `nn.Parameter(tensor)`; None for another expression, and for a parameter that does not learn."""
     if not isinstance(node, ast.Call) or module.called_name(node) not in _MAKERS or len(node.args) > 1:
         return None
     flag = find_keyword(node, "requires_grad")
@@ -76,7 +76,7 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
 
 
 def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[Write]:
-    """`nn.init.zeros_(self.x)`; nobody knows what `init.zeros_(m.x)` sets, or another function, or a loop, where a model is set up."""
+    """The calls that set a parameter, such as `nn.init.zeros_(self.x)`. What `init.zeros_(m.x)` and other functions set is not known."""
     names = (key.removeprefix("self."), "parameters", "named_parameters")
     for load in [load for name in names for load in module.loads[name]]:
         part: ast.AST = load
@@ -99,7 +99,7 @@ def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[
 
 
 def _is_off_by_default(module: Module, node: ast.expr) -> bool:
-    """Does the line stand behind `if flag:` where the argument `flag` is False by default? Most calls do not run it."""
+    """Is the line inside `if flag:`, and is the argument `flag` False by default? Most calls then do not run the line."""
     child: ast.AST = node
     for parent in module.parents(node):
         if isinstance(parent, ast.If) and isinstance(parent.test, ast.Name):

@@ -1,6 +1,6 @@
-"""`pseudograd lint --fix`: a mend that changes no value, and no gradient that was finite.
+"""`pseudograd lint --fix`: edits that change no value, and no gradient that was finite.
 
-PG104 alone has one: `where(x > 0, log(x), 0)` becomes `where(x > 0, log(where(x > 0, x, 1)), 0)`, if no shape and no infinity can differ.
+Only PG104 has one: `where(x > 0, log(x), 0)` becomes `where(x > 0, log(where(x > 0, x, 1)), 0)`, if no shape and no infinity can change.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IMPURE = (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)
 
 
 def fix_files(notices: Iterable[Notice]) -> int:
-    """Mend what has a mend in scripts; notebooks stay. The number of files that changed."""
+    """Edit the scripts that these notices are about; notebooks stay as they are. Returns the number of files that changed."""
     calls: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
     for notice in notices:
         if notice.code == FIXED and notice.cell is None:
@@ -35,7 +35,7 @@ def fix_files(notices: Iterable[Notice]) -> int:
 
 
 def fix_text(text: str, calls: Collection[tuple[int, str]]) -> str:
-    """The text with a mend of each of these calls that has one; a call by its line and its expression."""
+    """The text with an edit of each of these calls that has one. calls: the line and the expression of each."""
     module, edits = Module(parse(text)), {}
     for node in module.nodes:
         if isinstance(node, ast.Call) and (node.lineno, unparse(node)) in calls:
@@ -50,15 +50,14 @@ def fix_text(text: str, calls: Collection[tuple[int, str]]) -> str:
 
 
 def _guards(module: Module, node: ast.Call) -> Iterator[tuple[ast.expr, bool, str]]:
-    """What to guard, whether it is in the first branch, and what it is where it is not chosen."""
+    """The expressions to guard. For each: is it in the first branch, and which value does it get where it is not chosen?"""
     call = read_call(module, node)
     condition = None if call is None or call.name != "where" else call.arguments[0]
     if call is None or not isinstance(condition, ast.Compare):
         return
     numbers = [side for side in (condition.left, condition.comparators[0]) if number(module, side) is not None]
-    is_compared = any(
-        not any(isinstance(part, ast.Name) for part in ast.walk(side)) for side in numbers
-    )  # a default may be a tensor
+    # A name may be an argument, whose default is a number and whose value may be a tensor.
+    is_compared = any(not any(isinstance(part, ast.Name) for part in ast.walk(side)) for side in numbers)
     for part, singular, is_first in hidden_functions(module, call):
         parents = [part, *module.parents(part)]
         inside = parents[: parents.index(node)] if node in parents else []
@@ -68,7 +67,7 @@ def _guards(module: Module, node: ast.Call) -> Iterator[tuple[ast.expr, bool, st
 
 
 def _is_finite(parent: ast.AST, child: ast.AST) -> bool:
-    """Is this finite where the child is, as a sum, a product and a fraction of it are?"""
+    """Is the parent finite if the child is? True for a sum or product with the child, and for the child divided by something."""
     if isinstance(parent, ast.BinOp) and not (isinstance(parent.op, ast.Div) and child is parent.right):
         return isinstance(parent.op, (ast.Add, ast.Sub, ast.Mult, ast.Div))
     return isinstance(parent, ast.UnaryOp)

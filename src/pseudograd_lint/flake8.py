@@ -1,4 +1,4 @@
-"""The rules of `lint` as a plugin of flake8, whose own options choose codes. What is off by default is so there, too."""
+"""The rules of `lint` as a plugin of flake8. The options of flake8 choose the codes. Opinions are off by default there, too."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class _OptionManager(Protocol):
 class Plugin:
     name = "pseudograd"
     version = "1"
-    # not `off_by_default`, by which flake8 would leave out the whole plugin
+    # flake8 would leave out the whole plugin if this were called `off_by_default`.
     opinions = tuple(code.number for code in CODES if not code.is_default)
 
     def __init__(self, tree: ast.Module, lines: Sequence[str], filename: str = "") -> None:
@@ -25,7 +25,7 @@ class Plugin:
 
     @classmethod
     def add_options(cls, parser: _OptionManager) -> None:
-        """flake8 reports what its own options leave: opinions only where `--extend-select PG15` asks."""
+        """Let flake8 report opinions only if `--extend-select PG15` asks for them."""
         parser.extend_default_ignore(list(cls.opinions))
 
     def run(self) -> Iterator[tuple[int, int, str, type]]:

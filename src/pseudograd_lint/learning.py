@@ -1,6 +1,6 @@
-"""Could a gradient come back through a value? By what stands around it, what it is made of, and what becomes of it.
+"""Could a gradient come back through a value? The answer depends on the code around it, on what it is made of, and on its use.
 
-`lint` is silent under no_grad, where a name says that nothing learns, and about a value that is compared or detached where it stands.
+`lint` is silent under no_grad, where a name says that nothing learns, and about a value that is at once compared or detached.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .classes import parameter_tensor
 from .names import FUNCTIONS, Module, find_keyword, is_constant, is_same, key_of, last_name, leaves, words
 from .values import number, strip_moves
 
-# By their names these run before training, write text, or run without a gradient: schedules, samplers, metrics, bookkeeping, inference.
+# Names of code that runs before training, writes text, or runs without a gradient: schedules, samplers, metrics, bookkeeping, inference.
 _QUIET_CLASSES = re.compile(
     r".*(Scheduler|Pipeline|Solver|Sampler|Env|Metrics?|Assigner|Optimizer|Processor|Dataset|Quantizer|Tracker|NonDifferentiable)"
 )
@@ -40,12 +40,12 @@ def is_quiet_folder(path: str) -> bool:
 
 
 def is_trained(module: Module, node: ast.AST) -> bool:
-    """Could a gradient come back through it, as far as the code around it says?"""
+    """Could a gradient come back through the node, as far as the code around it says?"""
     return module.is_recorded and is_recorded(module, node) and not is_detached(module, node)
 
 
 def is_recorded(module: Module, node: ast.AST, by_name: bool = True) -> bool:
-    """Could autograd record it? by_name: does a function or class whose name says so count as not recorded?"""
+    """Could autograd record the node? by_name: may the name of a function or class around it say that it is not recorded?"""
     child = node
     for parent in module.parents(node):
         is_off = False
@@ -55,14 +55,14 @@ def is_recorded(module: Module, node: ast.AST, by_name: bool = True) -> bool:
             is_off = any(_is_no_grad(item.context_expr) for item in parent.items)
         if is_off or isinstance(parent, ast.Assert) or (by_name and is_quiet_scope(module, parent)):
             return False
-        if isinstance(child, ast.stmt) and _is_behind_training(module, child):
+        if isinstance(child, ast.stmt) and _is_after_training(module, child):
             return False
         child = parent
     return True
 
 
-def _is_behind_training(module: Module, statement: ast.stmt) -> bool:
-    """Does a statement above it return from training, as `if self.training: return loss` does?"""
+def _is_after_training(module: Module, statement: ast.stmt) -> bool:
+    """Does a statement above it leave the function in training, as `if self.training: return loss` does?"""
     return any(_branch_that_learns(other.test) and leaves(other.body) for other in module.ifs_above(statement))
 
 
@@ -76,7 +76,7 @@ def is_quiet_scope(module: Module, node: ast.AST) -> bool:
 
 
 def class_names(node: ast.ClassDef) -> list[str]:
-    """Its own name and the last parts of those of its bases."""
+    """The names of the class and of its bases, without their modules."""
     return [node.name, *(last_name(base) for base in node.bases)]
 
 
@@ -92,7 +92,7 @@ def _is_no_grad(node: ast.expr) -> bool:
 
 
 def _branch_that_learns(test: ast.expr) -> bool | None:
-    """The value of `self.training` or `torch.is_grad_enabled()` where something learns; None for other questions."""
+    """The value of the test in training, if it is `self.training` or `torch.is_grad_enabled()`, or one of them negated. Else None."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = _branch_that_learns(test.operand)
         return None if inner is None else not inner
@@ -115,7 +115,7 @@ _PYTHON = words("float int bool len print str round format isinstance repr range
 
 
 def may_learn(module: Module, node: ast.expr, depth: int = 8) -> bool:
-    """Could a gradient be wanted for it? Not for numbers, for what is made of nothing, and for what left the graph."""
+    """Could the value need a gradient? Not a number, a new tensor such as `zeros(3)`, or a value that left the graph."""
     node = strip_moves(module, node)
     if depth == 0:
         return True
@@ -160,7 +160,7 @@ def _call_may_learn(module: Module, node: ast.Call, depth: int) -> bool:
     return any(may_learn(module, part, depth - 1) for part in (*call.arguments, *call.keywords.values()))
 
 
-_MOST_USES = 100  # as many as a reader would look at
+_MOST_USES = 100  # of a value that are followed
 _LOSS = re.compile(
     r"(.*[._])?[^._]*(loss(es)?|criterion|penalty|penalties|nll|elbo|regulari[sz]er|regularization)([._].*)?"
     r"|.*(cross_entropy|kl_div).*"
@@ -170,7 +170,7 @@ _LOSS_CLASS = re.compile(r".*(Loss(es)?|Criterion|Penalty|Regulari[sz]\w*)([A-Z0
 
 
 def is_detached(module: Module, node: ast.AST) -> bool:
-    """Does the code around it take its value out of the graph, as `.detach()`, a comparison, an index or `print` do?"""
+    """Does the code around the node take its value out of the graph, as `.detach()`, a comparison, an index or `print` do?"""
     for parent in module.parents(node):
         if _detaches(parent, node):
             return True
@@ -194,7 +194,7 @@ def _detaches(parent: ast.AST, node: ast.AST) -> bool:
 
 
 class _Use(NamedTuple):
-    """A node that a value gets to. targets: what its statement gives the value to. function: the function that it stands in."""
+    """A node that a value reaches. targets: those of the assignment around it. function: the function around it."""
 
     line: int
     targets: list[ast.expr]
@@ -205,16 +205,16 @@ class _Use(NamedTuple):
 
 
 def reaches_loss(module: Module, node: ast.AST) -> bool:
-    """Does a function that is called a loss return it, or is it given to such a name or function? Through calls in the module, too."""
+    """Is the value, also through calls, assigned to a name that says loss, or passed to or returned by a function with such a name?"""
     return any(use.is_loss and not use.is_detached for use in _uses(module, node))
 
 
 def _uses(module: Module, node: ast.AST) -> Iterator[_Use]:
-    """The nodes that a value gets to, each once: it, the reads of the names that it is given to, and the calls that return it."""
+    """The nodes that a value reaches, each once: the node itself, reads of the names that it is assigned to, and calls that return it."""
     stack, visited = [node], {node}
     while stack:
         node = stack.pop()
-        if node not in module.uses:  # many values of a module may get to the same node
+        if node not in module.uses:  # many values of a module may reach the same node
             module.uses[node] = _make_use(module, node)
         use = module.uses[node]
         assert isinstance(use, _Use)
@@ -233,7 +233,7 @@ def _uses(module: Module, node: ast.AST) -> Iterator[_Use]:
 
 
 def _reads_below(module: Module, name: str, use: _Use) -> list[ast.Name]:
-    """The reads of a name from this line on, in this function, or in the whole module."""
+    """The reads of a name from this line on, in the function of the use; without a function, in the whole module."""
     loads = module.loads[name]
     start = bisect_left(loads, use.line, key=lambda load: load.lineno)
     last = getattr(use.function, "end_lineno", None) or math.inf

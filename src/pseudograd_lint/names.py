@@ -1,7 +1,7 @@
 """The names of a module: what each stands for where it is read, as far as the text says.
 
-A name that is read stands for the last value that its scope gives it above, if every way there passes by that line; a name of an outer
-scope stands for its value there, if it has only one. All else is unknown.
+A name stands for the last value that its scope gives it above, if every path to the reader runs that line. A name of an outer scope stands
+for its value there, if it has only one. Everything else is unknown.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-UNKNOWN = ast.Constant(None)  # the definition of a name that has a value which nobody can say
-_INLINE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # scopes that run where they stand
+UNKNOWN = ast.Constant(None)  # the definition of a name whose value the text does not say
+_INLINE = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)  # scopes inside an expression
 _SCOPES = (ast.Module, *FUNCTIONS, ast.ClassDef, *_INLINE)
 _NUMBERS = {kind + rest for kind in ("float", "int", "bool") for rest in ("", " | None")}
 _NUMBERS |= {"Optional[float]", "Optional[int]"}
@@ -36,7 +36,7 @@ def key_of(node: ast.AST | None) -> str | None:
 
 
 def last_name(node: ast.AST) -> str:
-    """The last part of a name, or of the name of what is called."""
+    """The last part of a name. For a call, that of the function that is called."""
     node = node.func if isinstance(node, ast.Call) else node
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
@@ -50,7 +50,7 @@ def is_constant(node: ast.AST | None, value: object) -> bool:
 
 
 def is_same(a: ast.AST, b: ast.AST) -> bool:
-    """Are both written alike?"""
+    """Are both the same expression?"""
     return type(a) is type(b) and ast.dump(a) == ast.dump(b)
 
 
@@ -59,7 +59,7 @@ def changes_in_place(name: str) -> bool:
 
 
 def unparse(node: ast.AST) -> str:
-    """The source as `ast` writes it; dots for a number with more digits than Python writes."""
+    """The source as `ast` writes it; "..." if it has a number with more digits than Python writes."""
     try:
         return ast.unparse(node)
     except ValueError:
@@ -67,12 +67,12 @@ def unparse(node: ast.AST) -> str:
 
 
 def leaves(body: list[ast.stmt]) -> bool:
-    """Does the code behind this block not run after it?"""
+    """Does the block end with a statement that leaves it, such as return?"""
     return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
 
 
 class Binding(NamedTuple):
-    """A line that gives a name a value. end: the line and column behind it. value: None where nobody can say it."""
+    """A line that gives a name a value. end: the line and column after it. value: None if the text does not say it."""
 
     key: str
     end: tuple[int, int]
@@ -85,8 +85,8 @@ class Binding(NamedTuple):
 
 
 class Module:
-    """nodes: all nodes of the tree. above: the node that each node stands in. loads: by the last part of their name, the names and
-    attributes that are read, from the first line on.
+    """nodes: all nodes of the tree. above: the parent of each node. loads: by the last part of their name, the names and attributes that
+    are read, in the order of lines.
     """
 
     def __init__(self, tree: ast.Module) -> None:
@@ -95,12 +95,14 @@ class Module:
         self.loads: defaultdict[str, list[ast.Name | ast.Attribute]] = defaultdict(list)
         self.imports: dict[str, str] = {}  # nobody imports two things under one name
         self.functions: dict[str, ast.AST] = {}
-        self.speaks_of_gradients = self.is_recorded = True  # as far as the whole text, and the path, say
-        self.uses: dict[ast.AST, object] = {}  # a memory of the module `learning`
+        self.speaks_of_gradients = self.is_recorded = True  # what the whole text, and the path, say about gradients
+        self.uses: dict[ast.AST, object] = {}  # a cache of the module `learning`
         self._shared: set[str] = set()  # names that are declared global or nonlocal
         self._blocks: dict[ast.AST, Block] = {}
         self._ifs: defaultdict[Block, list[ast.If]] = defaultdict(list)
-        self._bindings: defaultdict[tuple[ast.AST, str], list[Binding]] = defaultdict(list)  # first part of the name
+        self._bindings: defaultdict[tuple[ast.AST, str], list[Binding]] = defaultdict(
+            list
+        )  # by scope and first part of the name
         self._definitions: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
             self._note_import(node)
@@ -120,14 +122,14 @@ class Module:
             bindings.sort(key=lambda binding: binding.end)
 
     def definition(self, node: ast.AST) -> ast.expr | None:
-        """The expression that a name stands for here; UNKNOWN where nobody can say it, None for what this module does not define."""
+        """The expression that a name stands for here. UNKNOWN if the text does not say it, None if this module does not define the name."""
         if node not in self._definitions:
-            self._definitions[node] = UNKNOWN  # while it is looked for
+            self._definitions[node] = UNKNOWN  # the search may come back to this node
             self._definitions[node] = self._find_definition(node)
         return self._definitions[node]
 
     def resolve(self, node: ast.expr) -> ast.expr:
-        """The expression behind a name, through names of names."""
+        """The expression that a name stands for. If that is a name again, the expression that this one stands for, and so on."""
         for _ in range(_DEPTH):
             definition = self.definition(node)
             if definition is None or definition is UNKNOWN:
@@ -136,7 +138,7 @@ class Module:
         return node
 
     def full_name(self, node: ast.AST, depth: int = _DEPTH) -> str:
-        """The full name behind `F.relu`; empty for what was not imported. A local name hides an imported one."""
+        """The full name of `F.relu`; empty if it was not imported. A local name hides an imported one."""
         if not isinstance(node, (ast.Name, ast.Attribute)) or depth == 0:
             return ""
         definition = self.definition(node)
@@ -148,7 +150,7 @@ class Module:
         return f"{base}.{node.attr}" if base else ""
 
     def called_name(self, node: ast.AST) -> str:
-        """The full name of what this calls, such as torch.nn.functional.relu."""
+        """The full name of the called function, such as torch.nn.functional.relu."""
         return self.full_name(node.func) if isinstance(node, ast.Call) else ""
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -158,7 +160,7 @@ class Module:
             yield node
 
     def ifs_above(self, statement: ast.stmt) -> Iterator[ast.If]:
-        """The ifs of its block that stand above a statement."""
+        """The ifs above a statement in its block."""
         return (other for other in self._ifs.get(self._blocks[statement], ()) if other.lineno < statement.lineno)
 
     def _find_definition(self, node: ast.AST) -> ast.expr | None:
@@ -184,7 +186,7 @@ class Module:
         return UNKNOWN if root in self._shared else None
 
     def _reaching(self, bindings: list[Binding], node: ast.expr) -> Binding | None:
-        """The last binding above the node, if the way there passes by no other and always by this one."""
+        """The last binding above the node, if every path to the node runs it and no other binding after it."""
         around = [node, *self.parents(node)]
         blocks = {self._blocks[inner] for inner in around if inner in self._blocks}
         position = node.lineno, node.col_offset
@@ -201,7 +203,7 @@ class Module:
         return next((up for up in self.parents(node) if isinstance(up, ast.ClassDef)), None)
 
     def attribute_bindings(self, owner: ast.ClassDef, key: str) -> list[tuple[str, Binding]]:
-        """The lines of a class that give `self.x` a value, each with the name of its method, "" for the class itself."""
+        """The lines of a class that give `self.x` a value, each with the name of its method; "" for a line outside of methods."""
         bindings_of_class = [("", binding) for binding in self._bindings.get((owner, key.removeprefix("self.")), ())]
         for method in owner.body:
             if isinstance(method, FUNCTIONS):
@@ -210,7 +212,7 @@ class Module:
         return bindings_of_class
 
     def _attribute(self, node: ast.AST, key: str) -> ast.expr | None:
-        """The value of `self.x`, if one line alone gives it, in `__init__` or in the class, and it is no parameter, which changes."""
+        """The value of `self.x`, if only one line sets it, in `__init__` or in the class. Parameters are unknown, because they change."""
         owner = self.owner(node)
         bindings = [] if owner is None else self.attribute_bindings(owner, key)
         if len(bindings) != 1 or bindings[0][0] not in ("", "__init__"):
@@ -254,7 +256,7 @@ class Module:
                 self._bind(node, (key_of(node.func) or "").rpartition(".")[0], node, _end(node))
 
     def _bind_target(self, node: ast.Name | ast.Attribute | ast.Subscript) -> None:
-        """What stands left of `=`, behind `for` or `as`; of `x[0] = y` nobody can say what x is then."""
+        """Bind a target of `=`, `for` or `as`. After `x[0] = y` the value of x is unknown."""
         base: ast.expr = node
         while isinstance(base, ast.Subscript):
             base = base.value
@@ -272,7 +274,7 @@ class Module:
         self._bind(node, key_of(base) or "", value if base is node else None, end)
 
     def _bind(self, node: ast.AST, key: str, value: ast.expr | None, end: tuple[int, int]) -> None:
-        """Note that `node` gives a name a value, in the scope and the block that it stands in."""
+        """Note that `node` gives a name a value, in the scope and the block around the node."""
         hidden = _INLINE if isinstance(self.above[node], ast.NamedExpr) else ()
         scope = next(up for up in self.parents(node) if isinstance(up, _SCOPES) and not isinstance(up, hidden))
         statement = node
@@ -284,7 +286,7 @@ class Module:
         self._bindings[scope, key.partition(".")[0]].append(Binding(key, end, value, block))
 
     def _bind_arguments(self, args: ast.arguments) -> None:
-        """A default stands for its argument: it is what most calls have."""
+        """Bind each argument to its default, which is its value in most calls."""
         positional = [*args.posonlyargs, *args.args]
         defaults: list[ast.expr | None] = [None] * (len(positional) - len(args.defaults)) + list(args.defaults)
         rest = [argument for argument in (args.vararg, args.kwarg) if argument is not None]
@@ -298,7 +300,7 @@ class Module:
 
 
 def _item(targets: list[ast.expr], at: int, value: ast.expr) -> ast.expr | None:
-    """c of `a, b = c, d`; f(x) of `a, b = f(x)`, since an item of a value is followed as the value is."""
+    """The value of one of several targets: c for a in `a, b = c, d`; f(x) for both in `a, b = f(x)`."""
     values = [value] * len(targets) if isinstance(value, ast.Call) else getattr(value, "elts", [])
     has_star = any(isinstance(part, ast.Starred) for part in (*targets, *values))
     return None if has_star or len(values) != len(targets) else values[at]

@@ -1,4 +1,4 @@
-"""Files, folders, notebooks and the standard input: what there is to read, and the text of it."""
+"""Find the files to check, read scripts, notebooks and the standard input, and check them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def files(paths: Sequence[str], exclude: Sequence[str]) -> Iterator[str]:
-    """Every file once, by its real path. A file that is named itself is read whatever it is called."""
+    """The files of these paths, each once, by its real path. A path that is a file is taken whatever its name is."""
     visited: set[str] = set()
     for path in paths:
         for file in _files_below(path, exclude) if os.path.isdir(path) else [path]:
@@ -39,7 +39,7 @@ def files(paths: Sequence[str], exclude: Sequence[str]) -> Iterator[str]:
 
 
 def _files_below(root: str, exclude: Sequence[str]) -> Iterator[str]:
-    """Links to folders are not followed, so that none leads round."""
+    """The files in a folder. Links to folders are not followed, because they may lead back."""
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not _is_ignored(folder, name, exclude))
         for name in sorted(names):
@@ -95,7 +95,7 @@ def _problem(path: str, error: BaseException) -> Problem:
 
 
 def _check_notebook(content: bytes, path: str, numbers: Sequence[str]) -> Result:
-    """All cells as one module, so that an import in one serves the others. A cell that cannot be read is a problem."""
+    """Check all cells as one module, because a cell may use the imports of another. A cell that cannot be read is a problem."""
     try:
         stored = json.loads(content.decode("utf-8-sig"))
         sources = ["".join(cell["source"]) for cell in stored["cells"] if cell["cell_type"] == "code"]
@@ -110,7 +110,7 @@ def _check_notebook(content: bytes, path: str, numbers: Sequence[str]) -> Result
         try:
             try:
                 tree = parse(source)
-            except SyntaxError:  # no Python as it stands, but with what is IPython's
+            except SyntaxError:  # it may have lines of IPython
                 source = blank_magics(source)
                 tree = parse(source)
         except _UNREADABLE as error:

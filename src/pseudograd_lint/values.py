@@ -1,4 +1,4 @@
-"""Numbers that stand in source, also behind names; tensors whose every value stands there; and what single precision makes of them."""
+"""Numbers in source, also through names; tensors whose values the source says; and both in single precision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BINARY: dict[type, Callable[[float, float], float]] = {
 
 
 def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | None:
-    """The value of `1 - 1e-6`, `-2 * math.pi` or a name for it; None where it is not a number that stands there."""
+    """The value of `1 - 1e-6`, of `-2 * math.pi`, or of a name for such an expression. None if the source does not say it."""
     if node is None or depth == 0:
         return None
     node = module.resolve(node)
@@ -33,10 +33,9 @@ def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | No
             act, left = _BINARY.get(type(node.op)), number(module, node.left, depth - 1)
             right = None if left is None else number(module, node.right, depth - 1)
             value = None if act is None or left is None or right is None else act(left, right)
-            return value if isinstance(value, float) else None  # and no complex root
-        if (
-            isinstance(node, ast.Call) and last_name(node) == "get" and len(node.args) == 2
-        ):  # the default of `kwargs.get("eps", 0)`
+            return value if isinstance(value, float) else None  # a root may be complex
+        # The default of `kwargs.get("eps", 0)`.
+        if isinstance(node, ast.Call) and last_name(node) == "get" and len(node.args) == 2:
             return number(module, node.args[1], depth - 1)
         if isinstance(node, ast.Attribute):
             return _CONSTANTS.get(module.full_name(node))
@@ -61,7 +60,7 @@ _ZEROS = words("zero zeros zeros_like new_zeros")
 _ONES = words("ones ones_like new_ones")
 _FILLS = words("full full_like new_full fill constant")
 _TYPED = ("tensor", "as_tensor", "scalar_tensor")
-# Every value of the result is one of the input, and the gradient of it goes there.
+# Functions whose result has values of the input, which get its gradient.
 _MOVES = words(
     "view reshape unsqueeze squeeze expand expand_as repeat repeat_interleave to float double half bfloat16 type type_as clone "
     "contiguous permute transpose flatten cuda cpu view_as swapaxes swapdims movedim moveaxis t mT T broadcast_to flip "
@@ -70,7 +69,7 @@ _MOVES = words(
 
 
 def strip_moves(module: Module, node: ast.expr) -> ast.expr:
-    """What stands behind views, casts and slices; also behind names."""
+    """The expression without views, casts and slices around it, also through names."""
     for _ in range(20):
         node = module.resolve(node)
         inner = _moved(module, node)
@@ -82,7 +81,7 @@ def strip_moves(module: Module, node: ast.expr) -> ast.expr:
 
 def _moved(module: Module, node: ast.expr) -> ast.expr | None:
     if isinstance(node, ast.Subscript):
-        index = module.resolve(node.slice)  # of `x[x > 0]` no value need be a bound
+        index = module.resolve(node.slice)  # a mask, as in `x[x > 0]`, may leave out the values at a bound
         is_mask = isinstance(index, (ast.Compare, ast.BoolOp, ast.BinOp, ast.Call))
         return None if is_mask or isinstance(getattr(index, "op", None), ast.Invert) else node.value
     if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
@@ -95,7 +94,7 @@ def _moved(module: Module, node: ast.expr) -> ast.expr | None:
 
 
 def tensor_values(module: Module, node: ast.expr, depth: int = 10) -> frozenset[float] | None:
-    """The values of a tensor as float32 has them, {0.5} for `torch.full((3,), 0.5)`; None where some value is not known."""
+    """The values of a tensor in float32, such as {0.5} for `torch.full((3,), 0.5)`. None if a value is not known."""
     node = strip_moves(module, node)
     if depth == 0:
         return None
@@ -115,7 +114,7 @@ def tensor_values(module: Module, node: ast.expr, depth: int = 10) -> frozenset[
 
 
 def filled_values(module: Module, call: ast.Call) -> frozenset[float] | None:
-    """The value that `zeros(3)`, `full((3,), 2)`, `x.fill_(2)` and `nn.init.constant_(x, 2)` write; None for what is not known."""
+    """The value that `zeros(3)`, `full((3,), 2)`, `x.fill_(2)` or `nn.init.constant_(x, 2)` writes. None if it is not known."""
     name = last_name(call).rstrip("_")
     if name in _ZEROS or name in _ONES:
         return frozenset({float(name in _ONES)})

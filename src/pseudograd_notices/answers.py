@@ -1,4 +1,4 @@
-"""The answers of `upgrade` and `bisect` as notices, each at the line of the project that differs or decides. They are read as JSON."""
+"""The answers of `upgrade` and `bisect` as notices, each at the line that differs or decides. The answers are read from their JSON."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Difference(Place):
 
 
 class Answer(TypedDict, total=False):
-    """What `upgrade` says of a program or, with `tests`, of a cause in a suite; or of the suite, with `causes`."""
+    """The answer of `upgrade` for a program; or, with `causes`, for a suite; or, with `tests`, for one cause of a suite."""
 
     answer: str
     survives: bool
@@ -100,7 +100,7 @@ class Bisection(TypedDict):
 
 
 def report_upgrade(text: str, program: str) -> Report:
-    """A notice for each cause. What was not compared is a problem, so that an empty report does not pass. text: the answer as JSON."""
+    """A notice for each cause. Each part that was not compared is a problem, so that the command fails. text: the answer as JSON."""
     answer: Answer = json.loads(text)
     notices, problems = [], [*answer["not_compared"]]
     for cause in answer.get("causes", [answer]):
@@ -114,7 +114,7 @@ def report_upgrade(text: str, program: str) -> Report:
 
 
 def _describe_cause(cause: Answer, answer: Answer, program: str) -> Notice:
-    """Without a line of torch that differs, the notice stands at the line where the program or the first test fails."""
+    """The notice of a cause. If no line is known to differ, it is at the line where the program or the first test fails."""
     number, difference, tests = _NUMBERS[cause["answer"]], cause.get("difference"), cause.get("tests", {})
     old, new = answer["torch"]
     head, expression, places = f"torch {old} -> {new}: {cause['answer']}", "", []
@@ -165,7 +165,7 @@ def report_bisection(text: str, program: str) -> Report:
 def _make_notice(
     number: str, head: str, lines: Iterable[str], expression: str, places: Sequence[str], program: str
 ) -> Notice:
-    """At the first of the places that lies in the working folder: a line of an installed package is named in the text."""
+    """A notice at the first of the places that is in the working folder. If the first place is elsewhere, the text names it."""
     path, line = next(filter(None, map(_find_file, places)), (program, 0))
     if places and places[0] not in (f"{path}:{line}", "?"):
         head += f" at {places[0]}"

@@ -1,4 +1,4 @@
-"""What a code is, how a user names codes, and the page that `pseudograd explain` prints."""
+"""Codes: their rows, how a user names them, and the page that `pseudograd explain` prints."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ROW = re.compile(r"^# (PG\d{3}) (\S+)$|\b(?:code=\"([a-z-]+)\",\s*)?number=\"(P
 
 
 class Code(NamedTuple):
-    """A row of the table that `pseudograd lint` (PG1xx) and `pseudograd diagnose` (PG2xx) speak from. No number is given twice.
+    """A kind of notice of `lint` (PG1xx), `diagnose` (PG2xx), `upgrade` (PG3xx) or `bisect` (PG4xx). A removed number is not used again.
 
-    number, name: two ways to ask for the code. meaning: what holds at the line, one sentence without its full stop. why: why that is bad.
-    mend: what to do instead. bad: a program that shows it; good: a program in which the command is silent, in most cases the mended one.
-    Tests run both. is_default: is it reported without `--select`? from_source: does `lint` report it?
+    number, name: two ways to ask for the code. meaning: what is true at the line, a sentence without its full stop. why: why that is bad.
+    mend: what to do instead. bad: a program with this fault. good: a program without it. Tests run both. is_default: is it reported
+    without `--select`? from_source: does `lint` report it?
     """
 
     number: str
@@ -66,7 +66,7 @@ def select_codes(where: str, argument: str, words: Sequence[str], codes: Sequenc
 
 
 def drop_codes_of_others(words: Sequence[str], codes: Sequence[Code]) -> list[str]:
-    """The words of a list that all commands read, without those that name codes of other commands alone."""
+    """The words of a list that all commands read, without those that name only codes of other commands."""
     own = [text for code in codes for text in (code.number, code.name)]
 
     def names(word: str, texts: Iterable[str]) -> bool:
@@ -80,7 +80,7 @@ def drop_codes_of_others(words: Sequence[str], codes: Sequence[Code]) -> list[st
 
 
 def _texts_of_all() -> Iterator[str]:
-    """The numbers and the names of the codes of all commands. Their files are only read, as some of them need torch."""
+    """The numbers and the names of the codes of all commands. Their files are not imported, because some of them import torch."""
     from .command_line import code_modules
 
     for module in code_modules():

@@ -1,8 +1,8 @@
 """The command line. Each public file of the folder `cli` of a package `pseudograd*` is the command of its name; no list names them.
 
 A command's file has these names: `PLACE`, a number that orders the lines of `pseudograd --help`; `HELP`, its line there; `EXAMPLE`, a call;
-`STATUS`, what its exit statuses mean; `add_arguments(parser)`; and `run(options)`, which returns the exit status. The file is imported only
-when the command is called. For its help alone, the packages are not initialised, so no help text waits for torch.
+`STATUS`, the meaning of its exit statuses; `add_arguments(parser)`; and `run(options)`, which returns the exit status. The file is imported
+only when the command is called. For help texts, the `__init__` of its package does not run, because it may import torch.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def literals(file: Path) -> dict[str, object]:
     values: dict[str, object] = {}
     for statement in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(statement, ast.Assign):
-            with suppress(ValueError):  # it is computed
+            with suppress(ValueError):  # the value is no literal
                 value = ast.literal_eval(statement.value)
                 values |= {target.id: value for target in statement.targets if isinstance(target, ast.Name)}
     return values
 
 
 def code_modules() -> list[str]:
-    """The module of the codes of each command that names one as `CODES`; those that need torch last."""
+    """The modules that the commands name as `CODES`. Those that need torch come last."""
     constants = map(literals, command_files().values())
     modules = {str(values["CODES"]) for values in constants if "CODES" in values}
     return sorted(modules, key=lambda module: (module.startswith("pseudograd."), module))
@@ -62,9 +62,9 @@ def _uninitialised_packages() -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; 0 for success, 2 for a call that cannot be answered, with one line on stderr.
+    """Run the command. Returns its exit status, or 2 with one line on stderr for a wrong call.
 
-    Also 141 where the reader of a pipe left, 130 or 143 after Ctrl-C or SIGTERM, and what the command itself returns.
+    It is 141 if the reader of a pipe left, 130 after Ctrl-C, and 143 after SIGTERM.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     try:
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_without_torch(error: ModuleNotFoundError) -> None:
-    """`python -m pseudograd` imports the library before its command: without torch it is the command `pseudograd`."""
+    """Run the command of `python -m pseudograd`, which imports the library first, if that import fails because torch is missing."""
     is_module = sys.argv[:1] == ["-m"] and any(word.removeprefix("-m") == "pseudograd" for word in sys.orig_argv[1:])
     if error.name == "torch" and is_module:
         sys.argv[0] = "pseudograd"
@@ -97,7 +97,7 @@ def _run(words: Sequence[str]) -> int:
         text = f"{words[0]}: {sys.executable} must have torch, got none. Install it" if needs_torch else error
         print(f"pseudograd: {text}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as stop:  # with a text and a status where the command cleaned up behind itself
+    except KeyboardInterrupt as stop:  # it has a text and a status if the command has cleaned up
         if known := getattr(stop, "known", ""):
             print(known, flush=True)
         reason = f"{stop}; nothing is left half-written" if stop.args else "stopped by Ctrl-C"
@@ -114,7 +114,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Wraps each line of a text by itself, indented as it is."""
+    """Wraps each line of a text by itself and keeps its indent."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return "\n".join(
@@ -132,7 +132,7 @@ class _Version(argparse.Action):
 
 
 def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser for these words: with all arguments of the command that they begin with, or with the list of the commands."""
+    """The parser for these words. If they begin with a command, it has all arguments of this command, else the list of commands."""
     parser = _Parser(prog="pseudograd", description="Choose the gradient of a clamp, and see what the choice does.")
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
     parser.add_argument("--completion", metavar="SHELL", help="print what a shell completes by: bash, zsh or fish")

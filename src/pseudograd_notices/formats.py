@@ -20,8 +20,8 @@ _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 class Report(NamedTuple):
-    """What a command has to print. codes: the table of its notices. known: how many notices a baseline held.
-    has_statistics: does the text count them?
+    """The findings that a command prints. codes: all codes of the command. known: the number of findings that a baseline has.
+    has_statistics: does the text count the findings of each code?
     """
 
     command: str
@@ -44,7 +44,7 @@ def text(report: Report) -> str:
     counts = Counter(f"{notice.code} {notice.name}" for notice in report.notices if report.has_statistics)
     lines += [f"{number:>6,}  {code}" for code, number in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
     summary = f"{report.command}: {_count(count, 'finding') if count else 'no findings'}"
-    read = report.files - len({problem.path for problem in report.problems})  # as a whole
+    read = report.files - len({problem.path for problem in report.problems})  # files without a problem
     summary += f" in {_count(read, 'file')}" if read > 0 else ""
     summary += f", {report.known} known from the baseline" if report.known else ""
     summary += f", {_count(problems, 'file')} or cells not read" if problems else ""
@@ -82,7 +82,7 @@ def _finding_fields(notice: Notice) -> dict[str, object]:
 
 
 def github(report: Report) -> str:
-    """Commands of a workflow: GitHub shows each at its line."""
+    """Workflow commands, by which GitHub shows each finding at its line."""
     lines = []
     for notice in report.notices:
         location: dict[str, object] = {"file": _relative(notice.path)}
@@ -109,7 +109,7 @@ def _escape(value: str) -> str:
 
 
 def sarif(report: Report) -> str:
-    """With what GitHub's code scanning asks for: rules with help, locations, and fingerprints that hold when lines move."""
+    """SARIF as GitHub's code scanning needs it: rules with help, locations, and fingerprints that do not change when lines move."""
     numbers = [code.number for code in report.codes]
     counts: Counter[Key] = Counter()
     results = []
@@ -146,7 +146,7 @@ def sarif(report: Report) -> str:
 
 
 def _rule(code: Code) -> dict[str, object]:
-    """Without an address of a page, as none is published: GitHub shows the help."""
+    """The rule of a code. It has no address of a page, because none is published; GitHub shows the help."""
     help_text = "\n\n".join(part for part in (code.why, code.mend) if part)
     return {
         "id": code.number,

@@ -1,7 +1,7 @@
-"""A notice of `lint` or `diagnose`, and baselines: files of notices that are known, so that only new ones count.
+"""A notice of `lint` or `diagnose`, and baselines: files of known notices, so that only new ones count.
 
-A baseline knows a notice by its file, its code and the text of its expression, never by its line, and as often as it stood there. A notice
-whose line moves stays known; a copy of it is new.
+A baseline knows a notice by its file, its code and the text of its expression, not by its line, and counts equal notices. A notice whose
+line moves stays known; a further equal notice is new.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ _KEY = ("path", "code", "expression")
 
 
 class Notice(NamedTuple):
-    """A code at a location. Lines and columns count from 1, columns in characters; `end_column` is the first behind the expression. 0
-    stands for an unknown line or column. cell: in a notebook, the number among the cells of code; then lines are those of the cell.
-    source: the line as the file has it, for people to read.
+    """A code at a location. Lines and columns count from 1, columns in characters; 0 is an unknown one. end_column: the column after the
+    expression. cell: in a notebook, the number of the code cell; lines are then those of the cell. source: the line of the file.
     """
 
     code: str
@@ -38,7 +37,7 @@ class Notice(NamedTuple):
 
     @property
     def inside(self) -> str:
-        """The beginning of a message where a format has no place for the cell of a notebook."""
+        """The beginning of a message, for formats that have no field for the cell of a notebook."""
         return "" if self.cell is None else f"Cell {self.cell}, line {self.line}: "
 
     @property
@@ -50,11 +49,11 @@ class Notice(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What a baseline knows the notice by. The path has the slashes of every system, and layout does not count."""
+        """The key by which a baseline knows the notice. It is equal on every system, and for every layout of the expression."""
         return PurePath(self.path).as_posix().removeprefix("./"), self.code, " ".join(self.expression.split())
 
     def rebase(self, root: Path | None) -> Notice:
-        """With the path from this folder on, if the file lies in it: the same in every working folder."""
+        """The notice with a path relative to this folder, if the file is in it. So the path is the same in every working folder."""
         if root is None or not os.path.exists(self.path):
             return self
         path = Path(os.path.abspath(self.path))
@@ -74,7 +73,7 @@ class Problem(NamedTuple):
 
 
 def baseline_text(notices: Iterable[Notice], numbers: Collection[str], file: Path, root: Path | None = None) -> str:
-    """The text for a baseline in `file`. The findings of other codes that the file knows stay, as commands may share it.
+    """The text for a baseline in `file`. Its findings of other codes stay, because commands may share the file.
 
     numbers: the codes of the command. root: the folder from which paths count.
     """
@@ -89,7 +88,7 @@ def baseline_text(notices: Iterable[Notice], numbers: Collection[str], file: Pat
 
 
 def read_baseline(where: str, argument: str, file: Path) -> Counter[Key]:
-    """Raises ValueError for a file that is no baseline. argument: what names it."""
+    """The notices of a baseline, counted. Raises ValueError for another file. argument: the option or setting that names it."""
     remedy = f"Write one with --write-baseline {file}."
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
@@ -102,7 +101,7 @@ def read_baseline(where: str, argument: str, file: Path) -> Counter[Key]:
 
 
 def new_notices(notices: Sequence[Notice], known: Counter[Key], root: Path | None = None) -> list[Notice]:
-    """The notices that are not known. Of equal notices the first are known, as many as the baseline counts."""
+    """The notices that are not known. Of n equal notices the first are known, as many as the baseline counts."""
     left = Counter(known)
     new = []
     for notice in notices:

@@ -26,7 +26,7 @@ def add_program(command: argparse.ArgumentParser) -> None:
 
 
 def add_output(command: argparse.ArgumentParser, example: str = "PG101", patterns: str = "") -> None:
-    """patterns: what else `--ignore` takes here."""
+    """The options of `lint` and `diagnose` about their output. patterns: what `--ignore` takes besides codes and lines, for its help."""
     add_list = partial(command.add_argument, action="append", default=[])
     add_file = partial(command.add_argument, type=Path, metavar="FILE")
     codes = f"report these codes only: {example}, {example[:3]}, a name, default or all; separated by commas"
@@ -63,7 +63,7 @@ _CODE = re.compile(r"PG\d\w*|PG|[a-z]+(-[a-z]+)+")
 def split_ignore(
     where: str, texts: Sequence[str], codes: Sequence[Code], argument: str = "--ignore"
 ) -> tuple[set[str], list[str]]:
-    """Of `--ignore` the numbers of the codes, and all other words: patterns for lines and, in a run, for parameters."""
+    """The numbers of the codes in `--ignore`, and its other words: patterns for lines and, in `diagnose`, for parameters."""
     words = split_words(texts)
     names = [word for word in words if _CODE.fullmatch(word)]
     return select_codes(where, argument, names, codes), [word for word in words if word not in names]
@@ -81,9 +81,10 @@ def is_at(notice: Notice, pattern: str) -> bool:
 
 
 class Chosen(NamedTuple):
-    """What the command line and the settings of the project choose. numbers: the codes to report. patterns: lines and, in a run, parameters
-    to leave out. files: the codes to leave out in files, by their patterns. exclude: files and folders to leave out, unless they are named.
-    own: all codes of the command.
+    """The choice of the command line and of the settings of the project.
+
+    own: all codes of the command. numbers: the codes to report. patterns: lines, and in `diagnose` parameters, to leave out. files: a
+    pattern for files, and the codes to leave out there. exclude: files and folders to leave out, unless the command line names them.
     """
 
     own: frozenset[str] = frozenset()
@@ -94,7 +95,7 @@ class Chosen(NamedTuple):
     settings: Settings = Settings()
 
     def excludes(self, path: str) -> bool:
-        """Do the settings leave out this file, also if it is named?"""
+        """Do the settings leave out this file, even if the command line names it?"""
         return self.exclude == self.settings.exclude and self.settings.excludes(path)
 
     def leaves_out(self, notice: Notice) -> bool:
@@ -105,7 +106,7 @@ class Chosen(NamedTuple):
 
     @property
     def ignore(self) -> list[str]:
-        """What is left out, for the argument `ignore` of a diagnosis."""
+        """Everything that is left out, for the argument `ignore` of a diagnosis."""
         files = [f"{number} in {pattern}" for pattern, ignored in self.files for number in sorted(ignored)]
         return [*self.patterns, *sorted(self.own - self.numbers), *files]
 
@@ -120,9 +121,9 @@ def choose(
     default: str = "default",
     settings: Settings | None = None,
 ) -> Chosen:
-    """What `--select`, `--ignore` and `--exclude` of a command choose; where one of them is not given, the settings decide.
+    """The choice of `--select`, `--ignore` and `--exclude`. The settings replace an option that is not given.
 
-    default: for a list of settings that names no code of this command.
+    default: used if neither the option nor the settings select a code of this command.
     """
     settings = read_settings(where) if settings is None else settings
     if options.select:
@@ -155,7 +156,7 @@ def known_notices(where: str, options: argparse.Namespace, settings: Settings) -
 
 
 def apply_baseline(where: str, notices: Sequence[Notice], options: argparse.Namespace, chosen: Chosen) -> list[Notice]:
-    """The notices that no baseline knows. Writes `--write-baseline`, and then all are known."""
+    """The notices that no baseline knows. With `--write-baseline`, write the file; then all notices are known."""
     root = chosen.settings.root
     known = known_notices(where, options, chosen.settings)
     if options.write_baseline is not None:
@@ -166,7 +167,7 @@ def apply_baseline(where: str, notices: Sequence[Notice], options: argparse.Name
 
 
 def print_answer(where: str, answer: object, report: Report, options: argparse.Namespace) -> None:
-    """The answer as text, and in another format: where one of them goes to the standard output, the other goes elsewhere."""
+    """Print the answer as text; with another format the report too. If the report goes to stdout, the text goes to stderr."""
     if options.output_format == "text":
         if options.output_file is None:
             print(answer)
@@ -179,7 +180,7 @@ def print_answer(where: str, answer: object, report: Report, options: argparse.N
 
 
 def render(where: str, report: Report, options: argparse.Namespace) -> str:
-    """The text to print: nothing where `--output-file` got it."""
+    """The report as text to print; "" if it was written to `--output-file`."""
     text = FORMATS[check_format(where, options.output_format)](report)
     if options.output_file is None:
         return text

@@ -1,4 +1,4 @@
-"""What a command prints to: terminals that lack characters, and pipes whose reader has left."""
+"""The output of commands: on terminals that lack characters, and to pipes whose reader has left."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ALIKE = {"–": "-", "—": "-", "−": "-", "·": "*", "×": "x", "≤": "<=",
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Characters that the terminal does not have are printed as those that are most alike."""
+    """Inside, characters that the terminal lacks are printed as similar ones."""
     before = [(stream, stream.errors) for stream in (sys.stdout, sys.stderr) if hasattr(stream, "reconfigure")]
     try:
         for stream, _ in before:
@@ -23,11 +23,11 @@ def plain() -> Iterator[None]:
         yield
     finally:
         for stream, errors in before:
-            stream.reconfigure(errors=errors)  # which flushes, too
+            stream.reconfigure(errors=errors)  # this also flushes
 
 
 def abandon(stream: TextIO) -> None:
-    """Nobody reads this stream: what is still to be written to it goes nowhere, so that Python's own last flush does not fail."""
+    """Send the rest of a stream without a reader to nowhere, so that Python's last flush does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
@@ -41,7 +41,7 @@ def _alike(error: UnicodeError) -> tuple[str, int]:
 
 
 def _letter(character: str) -> str:
-    """é is e, ² is 2; what has no such part is a question mark."""
+    """The ASCII part of a character: e for é, 2 for ²; a question mark if it has none."""
     return unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode("ascii") or "?"
 
 

@@ -20,7 +20,7 @@ Ignores = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Settings(NamedTuple):
-    """The values of the table; an empty value is one that it does not have. file: None if no file has the table.
+    """The values of the table. A key that it lacks has an empty value. file: None if no file has the table.
 
     per_file_ignores: a pattern for files, and the codes that are left out there.
     """
@@ -46,13 +46,13 @@ class Settings(NamedTuple):
         return self.file.parent / self.baseline if self.file is not None and self.baseline else None
 
     def file_patterns(self, pattern: str) -> list[str]:
-        """What `pattern` stands for: the end of a path, from this folder or from the folder of the file on."""
+        """The patterns that match `pattern` at the end of a path, for paths from the working folder and from the folder of the settings."""
         pattern = pattern.replace("**/", "").removeprefix("./").rstrip("/")
         folder = glob.escape(PurePath(self.root or "").as_posix().rstrip("/"))
         return [f"{start}{pattern}" for start in ("", "*/", f"{folder}/", f"{folder}/*/")]
 
     def make_pin(self, where: str, make: Callable[[str], Pin]) -> Pin:
-        """The context that `make` gives for the pin; its error names the file."""
+        """The context that `make` makes for the pin. An error names the file of the settings."""
         try:
             return make(self.pin)
         except ValueError as error:
@@ -67,7 +67,7 @@ class Settings(NamedTuple):
 
 
 def is_file(path: str, pattern: str) -> bool:
-    """Does this one of `file_patterns` name the file? One from a folder on means the absolute path."""
+    """Does a pattern of `file_patterns` match the file? A pattern that begins with a folder is compared with the absolute path."""
     is_absolute = os.path.isabs(pattern)
     if os.path.isabs(path) and not is_absolute:
         return False
@@ -75,7 +75,7 @@ def is_file(path: str, pattern: str) -> bool:
 
 
 def shorten_path(file: Path | None) -> str:
-    """Its name where it lies in the working folder; else the whole path."""
+    """The name of a file in the working folder; else its whole path."""
     return str(file) if file is None or file.parent != Path.cwd() else file.name
 
 
@@ -86,7 +86,7 @@ def read_settings(where: str) -> Settings:
     """
     try:
         folder = Path.cwd()
-    except OSError:  # it was removed
+    except OSError:  # the working folder was removed
         return Settings()
     for file in (parent / _FILE for parent in (folder, *folder.parents)):
         try:

@@ -16,12 +16,12 @@ _OTHER_LANGUAGES = re.compile("%%(bash|sh|html|javascript|js|latex|markdown|writ
 
 
 def split_lines(text: str) -> list[str]:
-    """The lines as ast counts them: a form feed ends none."""
+    """The lines as ast counts them: a form feed, unlike in str.splitlines, ends no line."""
     return re.split(r"\r\n|\r|\n", text)
 
 
 def blank_magics(source: str) -> str:
-    """The cell with `pass` for each line that is IPython's, so that every other line keeps its number."""
+    """The cell with `pass` in place of each line of IPython, so that all other lines keep their numbers."""
     lines = split_lines(source)
     first = next((line for line in lines if line.strip()), "")
     if _OTHER_LANGUAGES.match(first):
@@ -31,7 +31,7 @@ def blank_magics(source: str) -> str:
     indent = ""
     for line in lines:
         is_magic = continues or (_MAGIC.match(line) is not None and not line.lstrip().startswith("%s"))
-        if is_magic and not continues:  # the lines that continue it may be indented as they like
+        if is_magic and not continues:  # the lines that continue it may have any indent
             indent = line[: len(line) - len(line.lstrip())]
         result.append(f"{indent}pass" if is_magic else line)
         continues = is_magic and line.rstrip().endswith("\\")
@@ -39,7 +39,7 @@ def blank_magics(source: str) -> str:
 
 
 def span(text: str, node: ast.expr) -> slice:
-    """Where the text has the expression; ast counts bytes."""
+    """The position of the expression in the text. ast counts bytes, and this counts characters."""
     lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n|$)", text)
 
     def position(line: int, column: int) -> int:
@@ -51,7 +51,7 @@ def span(text: str, node: ast.expr) -> slice:
 
 
 def edit_file(where: str, path: str, edit: Callable[[str], str]) -> bool:
-    """Does the edit change the file? It is written as a whole or not at all; encoding, line ends, mode and links stay."""
+    """Edit a file, and say whether that changed it. It is written as a whole or not at all; encoding, line ends, mode and links stay."""
     file = Path(path).resolve()
     content = file.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)

@@ -1,4 +1,4 @@
-"""Processes that work for another one end with it, also if that one is killed."""
+"""Worker processes that end with the process that started them, even if that one is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 
 
 def end_with_parent() -> None:
-    """Called in a process of multiprocessing: it exits as soon as the process that started it has ended."""
+    """Let this process, which multiprocessing started, exit as soon as its parent has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_and_exit, args=(parent,), daemon=True).start()

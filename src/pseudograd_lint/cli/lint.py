@@ -20,7 +20,7 @@ HELP = "find risky clamps and their relatives in source, without running it"
 EXAMPLE = "pseudograd lint --exclude build src"
 STATUS = "0 without findings or with --exit-zero, 1 with findings, 2 if a file cannot be read"
 CODES = "pseudograd_lint.rules"
-_WORTH_A_PROCESS = 400  # files
+_FILES_FOR_TWO_PROCESSES = 400
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -36,7 +36,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 clean, 1 findings, 2 for a wrong call or a file that cannot be read."""
     chosen = choose("lint", TABLE, options)
     if check_format("lint", options.output_format) != "text" and options.statistics:
         raise ValueError(f"lint: --statistics must go with text, got {options.output_format!r}. Leave one of them out.")
@@ -77,7 +76,8 @@ def _check_all(options: argparse.Namespace, chosen: Chosen) -> tuple[list[Notice
     if "-" in paths:
         results.append(check_bytes(sys.stdin.buffer.read(), options.stdin_filename, numbers))
         paths.remove("-")
-    jobs = options.jobs or (2 if len(paths) >= _WORTH_A_PROCESS and (os.cpu_count() or 1) > 1 else 1)
+    has_many = len(paths) >= _FILES_FOR_TWO_PROCESSES and (os.cpu_count() or 1) > 1
+    jobs = options.jobs or (2 if has_many else 1)
     if jobs > 1:
         with ProcessPoolExecutor(jobs, initializer=end_with_parent) as pool:
             results += pool.map(check_file, paths, [numbers] * len(paths), chunksize=32)

@@ -1,6 +1,6 @@
-"""The rules of `lint`: every `Rule` that a file of this folder makes. No list names them; codes.md says what their codes mean.
+"""The rules of `lint`: every `Rule` that a file of this folder makes. No list names them. codes.md explains their codes.
 
-The rules of one kind are one file, since `lint` imports all of them at every start.
+Rules of one kind share a file, because `lint` imports all of them at every start.
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ _SECTION = re.compile(
 
 
 class Rule(NamedTuple):
-    """kinds: the nodes that it judges. words: a file without any of these words holds nothing for it. find: returns the message about a
-    node, a sentence or two; None for nothing.
-    """
+    """kinds: types of nodes to judge. words: a file without any of these is not searched. find: returns a message about a node, or None."""
 
     number: str
     kinds: tuple[type, ...]

@@ -1,4 +1,4 @@
-"""Rules about forms that people copy, straight-through sums and classes of old notebooks, and about parameters that a forward clamps."""
+"""Rules about code that people copy (straight-through sums, classes of old notebooks), and about parameters that a forward clamps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import Rule
 
 
 def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
-    """The hard value, which forward returns and backward does not see: y in `x + (y - x).detach()`, in any order."""
+    """The hard value y of `x + (y - x).detach()`, in any order: the forward returns it, and the backward ignores it."""
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return None
     for x, other in ((node.left, node.right), (node.right, node.left)):
@@ -27,15 +27,14 @@ def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
 
 
 def _is_exact(module: Module, written: ast.expr, hard: ast.expr) -> bool:
-    """Is x + (hard - x) the hard value, as it is for round, or do the last bits harm nothing, as in a mask or a choice?"""
+    """Is x + (hard - x) exactly the hard value, as for round? Or are the last bits harmless, as in a mask or a choice?"""
     clamp, call = read_clamp(module, hard), read_call(module, hard)
     if clamp is not None:
         bounds = [bound for bound in (clamp.low, clamp.high) if bound is not None and number(module, bound) != 0]
         call = read_call(module, strip_moves(module, clamp.x))
         return not bounds or (call is not None and call.name == "round")
-    return (call is not None and call.name == "round") or _CHOICE.search(
-        f"{unparse(written)} {unparse(hard)}".lower()
-    ) is not None
+    is_choice = _CHOICE.search(f"{unparse(written)} {unparse(hard)}".lower()) is not None
+    return is_choice or (call is not None and call.name == "round")
 
 
 def _find_inexact_identity(module: Module, node: ast.AST) -> str | None:
@@ -73,7 +72,7 @@ _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "max", "maximum", "min", "
 
 
 def _find_copied_rule(module: Module, node: ast.AST) -> str | None:
-    """A guess from the text of the class alone: `audit` and `migrate` compute what its backward gives."""
+    """Guess from the text of the class alone. `audit` and `migrate` measure its backward."""
     if not isinstance(node, ast.ClassDef) or not is_function_of_autograd(module, node):
         return None
     methods = {method.name: method for method in ast.walk(node) if isinstance(method, ast.FunctionDef)}

@@ -16,7 +16,7 @@ from . import Rule
 
 
 def _find_clamps(module: Module, singular: Singular) -> Iterator[tuple[Clamp, float]]:
-    """Each clamp that makes the argument of the function, with the value of the clamp at which the function has no finite slope."""
+    """The clamps that make the argument of the function, each with its value at which the function has no finite slope."""
     for point in singular.points:
         inner, position = strip_arithmetic(module, singular.x, point)
         clamp = read_clamp(module, inner)
@@ -66,9 +66,9 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
 
 
 def _float32_base(module: Module, bound: ast.expr) -> float | None:
-    """The 1 of `1 - 1e-8`, which is 1 in float32, and the 0 that 1e-50 is there."""
+    """The number that float32 makes of a bound with a lost epsilon: 1 for `1 - 1e-8`, 0 for 1e-50. None for other bounds."""
     node, value = module.resolve(bound), number(module, bound)
-    if value and not single(value) and abs(value) > 1e-250:  # who writes less has float64
+    if value and not single(value) and abs(value) > 1e-250:  # a smaller number is meant for float64
         return 0.0
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
         return None
@@ -86,10 +86,10 @@ LOST_EPSILON = Rule("PG103", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_los
 _VALUES = {
     "sqrt": 0.0, "log": -math.inf, "log2": -math.inf, "log10": -math.inf, "log1p": -math.inf, "rsqrt": math.inf, "reciprocal": math.inf,
 }  # fmt: skip
-# Their value at the singular point is finite: nan_to_num does not change it, and cuts no gradient there.
+# Functions whose value at the singular point is finite: nan_to_num does not change it, and cuts no gradient there.
 _FINITE = words("sqrt pow acos arccos asin arcsin")
-# Their results count as safe: they are never 0, or the call is itself a guard.
-_POSITIVE = words(
+# Functions whose results count as safe: they are never 0, or the function is itself a guard.
+_SAFE = words(
     "exp softplus sigmoid clamp clip clamp_min clamp_max softmax where maximum max relu cosh masked_fill norm add"
 )
 _ORDER = {
@@ -116,11 +116,13 @@ def _find_late_guard(module: Module, node: ast.AST) -> str | None:
 
 
 def hidden_functions(module: Module, call: Call) -> Iterator[tuple[ast.AST, Singular, bool]]:
-    """The functions in a branch of a where that is not chosen where they have no finite slope. Is it the first branch?"""
+    """The functions in a where without a finite slope where their branch is not chosen: the node, the function, is it in the first branch?"""
     condition, *branches = call.arguments if len(call.arguments) == 3 and not call.is_method else (call.arguments[0],)
     for branch, other, chosen in zip(branches, branches[::-1], (True, False), strict=False):
         functions = (read_singular(module, part) for part in ast.walk(module.resolve(other)))
-        beside = [function.x for function in functions if function is not None]  # there the value is not finite either
+        beside = [
+            function.x for function in functions if function is not None
+        ]  # the other branch is not finite there, too
         for part in ast.walk(module.resolve(branch)):
             singular = read_singular(module, part)
             if singular is None or not _can_be_singular(module, singular.x):
@@ -149,7 +151,7 @@ def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
         return not isinstance(x.op, ast.Add)
     call = read_call(module, x)
     if call is not None:
-        return call.name not in _POSITIVE
+        return call.name not in _SAFE
     if not isinstance(x, ast.Call):
         return True
     if not isinstance(x.func, ast.Name):
@@ -161,7 +163,7 @@ def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
 
 
 def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) -> bool | None:
-    """The value of the condition where x is `point`; None unless it compares x. An unknown bound counts as a small number."""
+    """The value of the condition if x is `point`. None if it does not compare x. An unknown bound counts as a small number."""
     node = strip_moves(module, condition)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _ORDER:
         return None
@@ -176,7 +178,7 @@ def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) ->
 
 
 def _is_x(module: Module, side: ast.expr, x: ast.expr) -> bool:
-    """x itself, or |x|."""
+    """Is this side of a comparison x or |x|?"""
     side = _source_form(module, side)
     call = read_call(module, side)
     if call is not None and call.name == "abs":
@@ -185,7 +187,7 @@ def _is_x(module: Module, side: ast.expr, x: ast.expr) -> bool:
 
 
 def _source_form(module: Module, node: ast.expr) -> ast.expr:
-    """The name or attribute that a name stands for. The node itself if it stands for anything else."""
+    """The name or attribute that a name stands for, or the node itself."""
     definition = module.resolve(node)
     return definition if isinstance(definition, (ast.Name, ast.Attribute)) else node
 
