@@ -45,32 +45,32 @@ def compare(
 ) -> Comparison:
     """Train with the clamp of each rule, over the same seeds, and say which differ by more than chance, and by how much.
 
-    Forward:  every clamp has torch.clamp's values, but that of "no clamp", which returns its input.
-    Backward: of one rule each. Always among them: torch.clamp as installed, every era of it (zero/closed, zero/open) and no clamp; where
-        run takes `project`, also that.
+    Forward:  every variant has torch.clamp's values, except "no clamp", which returns its input.
+    Backward: each variant has one rule. Always compared too: torch.clamp as installed, its eras (zero/closed, zero/open), no clamp, and
+        `project` if run takes this argument.
 
     Args:
         run: called as run(clamp) or run(clamp, seed), by its signature; trains whatever it likes and returns a number, or several by name.
             clamp is called as torch.clamp is; under gradient ascent with maximize=True. `project=True`, if run has an argument of that
             name, tells it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
         rules: names, with parameters and edge where wanted ("zero/open"), or rule objects; None for the usual ones.
-        variants: instead of rules, functions to hand to run, by name: a function as it is (a surrogate, a rounding, a loss, a whole
-            optimiser), or a rule of clamp. Nothing else is among them then.
+        variants: instead of rules, what run gets, by name: a function (a surrogate, a rounding, a loss, a whole optimiser) or a rule of
+            clamp. Only these are compared.
         baseline: which of `variants` all are compared with; None for the first.
         seeds: how many, or which. Each run starts from torch, random and numpy seeded with it; the caller's states stay as they were.
         better: "lower" or "higher"; for several numbers, one for all or one by each name.
-        replace: instead of handing out a clamp, call run() or run(seed), unedited, under `override` of these families ("clamp", or
-            several); the eras are then those of `pin_edge`, of "clamp" alone, and no clamp is left out.
+        replace: call run() or run(seed), unedited, without a clamp, under `override` of these families ("clamp", or several). The eras
+            are then those of `pin_edge`, only for "clamp"; there is no variant "no clamp".
         jobs: the number of processes; the numbers are the same to the bit. run must then be at the top of a module.
-        executor: instead of `jobs`, anything with `submit` that has processes of its own: of concurrent.futures, loky, dask, submitit.
-        keep: a folder for finished runs. A later call makes only the missing runs. A run is found again by its arguments, the source of
-            the program's modules with their numbers and texts, and the versions of what is installed; files and the environment do not
-            count. run must be at the top of a file: a run without a fingerprint is not kept, and a warning says so.
+        executor: instead of `jobs`, an object with `submit` that has processes of its own: of concurrent.futures, loky, dask, submitit.
+        keep: a folder for finished runs. A later call makes only the missing runs. A run is recognised by its arguments, the source of
+            the program's modules with their numbers and texts, and the versions of installed packages; data files and environment
+            variables do not count. run must be at the top of a file: otherwise no run is kept, and a warning says so.
         on_trial: called before each run with (variant, seed, steps), how many are done, and of how many.
     Returns: a Comparison: str(), plot(), to_json(), and the verdicts by variant. Two variants differ where Wilcoxon's signed-rank test of
         their paired differences has p <= 0.05 after Holm's correction for all that this report may claim: every number, every variant, the
-        edge, and every pair that could be the best and the next. Only where run takes no seed and provably draws no random numbers are two
-        seeds enough to know that it repeats itself.
+        edge, and every pair that could be the best and the next. If run takes no seed and provably draws no random numbers, two seeds
+        are enough to know that it repeats itself.
     Raises: ValueError for an unknown rule, edge or family, if every run fails, if run never calls its clamp, or returns other names from
         run to run; TypeError if it returns no number, or one with a gradient.
     Example:

@@ -107,8 +107,8 @@ def tune(
 
     Forward:  as in `compare`.
     Backward: as in `compare`. Successive halving: up to half of the budget goes to rounds in each of which the worse half of the rules
-        is dropped, by the median. The rest goes to a last round, on seeds that none was chosen by: the two best rules, and always
-        torch.clamp, every era, no clamp, and `project` where run takes it.
+        is dropped, by the median. The rest goes to a last round, on seeds that no earlier round used: the two best rules, and
+        always torch.clamp, its eras, no clamp, and `project` if run takes it.
 
     Args:
         run, rules, variants, baseline, better, replace, jobs, executor, keep, on_trial: as in `compare`. Of several

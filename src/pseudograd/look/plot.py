@@ -73,7 +73,8 @@ def plot(
         xlim: the x to draw, as (low, high); None for the range and half of it to both sides.
         edge: what rules give at a bound, unless they name it themselves; None for the default of `op`.
         maximize: draw the rules as for gradient ascent.
-        ax: axes whose place the panels take, themselves the first panel; None for the current figure if it is empty, else a new one.
+        ax: axes that become the first panel and share their place with the others; None for the current figure if it is empty, else a
+            new one.
     Returns: `figure`, and the axes `forward` and `backward` as tuples, with one line per curve. The legend stays inside the figure.
     Raises: TypeError for what is no rule, function, number or axes; ValueError for an unknown op, rule or edge, more than four curves
         for one panel, bounds for an op that is not clamp, and a function or loss that is not element-wise; ImportError without

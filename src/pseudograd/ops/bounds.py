@@ -112,20 +112,20 @@ def clamp(
     edge: EdgeAtBound = "closed",
     maximize: bool = False,
 ) -> Tensor:
-    """Clamp `x`; outside the bounds let only gradients pass that lead back inside.
+    """Clamp `x`. Outside the bounds, only gradients pass that lead back inside.
 
     Forward:  y = torch.clamp(x, min, max), bit for bit.
-    Backward: grad_x by `rule` outside the bounds and by `edge` at them; with the default rule grad_x = grad inside the range and
-        where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds, or one or two bits per
-        element where the rule only asks on which side of two constants x is (docs/memory.md); "identity" saves nothing.
-        Rules and edges that read grad are not linear in grad; the default rule is one of them. Gradients then do not add up over
-        losses, micro-batches or ranks that share x as a parameter (an example: docs/understand.md), and forward mode
-        raises. torch.export keeps the values and drops every rule, with a warning where the program may be trained.
+    Backward: `rule` decides grad_x outside the bounds, `edge` at them. With the default rule grad_x = grad inside the range, and
+        outside where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds, or one or two bits
+        per element if the rule only asks on which side of two constants x is (docs/memory.md); "identity" saves nothing.
+        Rules and edges that read grad, such as the default rule, are not linear in grad. Their gradients do not add up over losses,
+        micro-batches or ranks that share x as a parameter (docs/understand.md has an example), and forward mode raises an error.
+        torch.export keeps the values and drops every rule, with a warning if the program may be trained.
 
     Args:
         x: any shape, floating point; an integer x is clamped as torch does and gets no gradient.
-        min, max: in the unit of x; number, tensor that broadcasts with x, or None for no bound. Tensor bounds get the gradient of
-            what they replaced, summed to their shape. Where a tensor min exceeds max, y = max.
+        min, max: in the unit of x; number, tensor that broadcasts with x, or None for no bound. A tensor bound gets the gradient of
+            the values that it replaced, summed to its shape. Where a tensor min exceeds max, y = max.
         rule: a name or a rule object; `pseudograd rules clamp` lists them.
         edge: what x gets exactly at a bound: "closed" grad (torch <= 2.13), "open" 0 (torch >= 2.14 with numbers), "half" 0.5 * grad
             (torch >= 2.14 with tensors), "inward" as the rule of that name does outside. A rule that ignores the edge says so.
@@ -222,7 +222,7 @@ def lower_bound(
     edge: EdgeAtBound = "closed",
     maximize: bool = False,
 ) -> Tensor:
-    """max(x, bound); below the bound let only gradients pass that lead back up.
+    """max(x, bound). Below the bound, only gradients pass that lead back up.
 
     Forward:  y = torch.clamp(x, min=bound), bit for bit.
     Backward: that of `clamp` with min=bound. Saves and is linear in grad as in `clamp`.
@@ -253,7 +253,7 @@ def upper_bound(
     edge: EdgeAtBound = "closed",
     maximize: bool = False,
 ) -> Tensor:
-    """min(x, bound); above the bound let only gradients pass that lead back down.
+    """min(x, bound). Above the bound, only gradients pass that lead back down.
 
     Forward:  y = torch.clamp(x, max=bound), bit for bit.
     Backward: that of `clamp` with max=bound. Saves and is linear in grad as in `clamp`.

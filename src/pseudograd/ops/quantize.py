@@ -50,12 +50,12 @@ def fake_quantize(
     """Round `x` to the grid of an integer type and back; choose what passes outside the grid and at its ends.
 
     Forward:  z = round(x * (1 / scale)) + zero_point; code = clamp(z, quant_min, quant_max); y = (code - zero_point) * scale. Half
-        precision is computed in float32. For a float64 x, too, 1 / scale and the last product are computed in float32, unless scale is
+        precision is computed in float32. Even for a float64 x, 1 / scale and the last product are computed in float32, unless scale is
         a float64 tensor; without such a tensor, y of a finite x equals that of torch.fake_quantize_per_tensor_affine on the CPU bit for
         bit. Infinities go to the ends of the grid and NaN stays NaN. torch 2.8 itself differs for float64 x, for grids beyond 2^24 and
         where |x / scale| >= 2^63.
-    Backward: grad_x = what `clamp` with this `rule` and `edge` gives z for grad: inside the grid, grad. This is a pseudo-gradient, because
-        rounding counts as the identity. A tensor scale gets
+    Backward: grad_x is the gradient that `clamp` with this `rule` and `edge` gives z; inside the grid, grad. This is a pseudo-gradient,
+        because rounding counts as the identity. A tensor scale gets
         grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x
         and tensor scales; "identity" saves nothing while only x learns. Linear in grad as in `clamp`.
 

@@ -98,7 +98,7 @@ _rule(
 
 @engine.unscriptable
 def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tensor:
-    """Round `x` to the nearest whole number, halves to the even one; let the gradient pass as if nothing had been rounded.
+    """Round `x` to the nearest whole number, halves to the even one; the gradient passes as if nothing had been rounded.
 
     Forward:  y = torch.round(x, decimals=decimals), bit for bit.
     Backward: grad_x = grad with "identity", a pseudo-gradient; 0 with "zero", the true one. Two pseudo-gradients depend on how far x is
@@ -125,7 +125,7 @@ def round(x: Tensor, *, decimals: int = 0, rule: RuleLike = "identity") -> Tenso
 
 @engine.unscriptable
 def floor(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
-    """The largest whole number that is not above `x`; let the gradient pass.
+    """The largest whole number that is not above `x`; the gradient passes.
 
     Forward:  y = torch.floor(x), bit for bit.
     Backward: as `round`. Saves nothing. Linear in grad.
@@ -146,7 +146,7 @@ def floor(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
 
 @engine.unscriptable
 def ceil(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
-    """The smallest whole number that is not below `x`; let the gradient pass.
+    """The smallest whole number that is not below `x`; the gradient passes.
 
     Forward:  y = torch.ceil(x), bit for bit.
     Backward: as `round`. Saves nothing. Linear in grad.
@@ -167,7 +167,7 @@ def ceil(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
 
 @engine.unscriptable
 def trunc(x: Tensor, *, rule: RuleLike = "identity") -> Tensor:
-    """The whole part of `x`, towards zero; let the gradient pass.
+    """The whole part of `x`, towards zero; the gradient passes.
 
     Forward:  y = torch.trunc(x), bit for bit.
     Backward: as `round`. Saves nothing. Linear in grad.

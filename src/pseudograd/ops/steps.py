@@ -221,11 +221,11 @@ _rule("zero", blocked, keeps=(), formula="0", source="the true gradient; torch.s
 
 @engine.unscriptable
 def sign(x: Tensor, *, at_zero: float = 0.0, rule: RuleLike = "window") -> Tensor:
-    """-1 below 0 and 1 above; let the gradient pass near 0.
+    """-1 below 0 and 1 above; the gradient passes near 0.
 
     Forward:  y = torch.sign(x), bit for bit; `at_zero` where x is 0, so that at_zero=1 makes it binary.
-    Backward: grad_x = grad * slope(x), the slope of a smooth step: a pseudo-gradient. With the default "window" grad where |x| <= 1,
-        else 0. x that is NaN or infinite gets 0, except by "identity". "window" saves a bit of each element where x is dense and has
+    Backward: grad_x = grad * slope(x), the slope of a smooth step: a pseudo-gradient. The default "window" gives grad where |x| <= 1,
+        else 0. A NaN or infinite x gets 0, except with "identity". "window" saves a bit of each element where x is dense and has
         4096 of them or more; "identity" and "zero" save nothing; otherwise x is saved. Linear in grad.
 
     Args:
@@ -246,7 +246,7 @@ def sign(x: Tensor, *, at_zero: float = 0.0, rule: RuleLike = "window") -> Tenso
 
 @engine.unscriptable
 def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> Tensor:
-    """0 below 0 and 1 above; let the gradient pass near 0. A spiking neuron calls it on its potential minus its threshold.
+    """0 below 0 and 1 above; the gradient passes near 0. A spike is heaviside(potential - threshold).
 
     Forward:  y = torch.heaviside(x, at_zero), bit for bit.
     Backward: as `sign`, with the same slopes: a pseudo-gradient. Saves as `sign`. Linear in grad.

@@ -124,11 +124,10 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
 
     Args:
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.
-        mapping: a rule's name or a rule object for every module above that has the rule, but for losses, which another gradient beyond the
-            margin would make another loss; or a dictionary from a class, or the
-            path of a module (patterns such as "encoder.*" too), to a rule, another module, or a function from the old module to the new
-            one. Where several match, the last one counts.
-    Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several are undone in any order.
+        mapping: a rule's name or a rule object, for every activation above that has the rule (with another gradient beyond its margin, a
+            loss would be another loss); or a dictionary from a class, or the path of a module (patterns such as "encoder.*" too), to a
+            rule, another module, or a function from the old module to the new one. If several keys match, the last one counts.
+    Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several can be undone in any order.
     Raises: ValueError if a key matches nothing or a rule is unknown; TypeError if a module takes no rule or a value is none of these.
     Example:
         >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())

@@ -26,7 +26,7 @@ def override(**families: SiteRule | None) -> Rewriting:
         raises an error that torch would not raise.
 
     Args:
-        families: each family of functions is off unless named, as in clamp="identity". docs/override.md lists the functions of each.
+        families: the families of functions to change, as in clamp="identity". docs/override.md lists the functions of each family.
             A call of hardsigmoid takes the rule of hardsigmoid= if both that and relu= are given. The value is a rule's name, a rule
             object, or a function. The function gets a Site (op, family, where, module, min, max) and returns a name, an object, or None
             for torch's own gradient. Inside torch.compile a site's where and module are not known.

@@ -21,26 +21,26 @@ _EDGES = (*SHARES, *ERAS, *FRAMEWORKS)
 
 
 def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | str) -> Rewriting:
-    """Fix what torch does where a function has no slope, so that a program trains as on another torch, or in another framework.
+    """Choose the gradient where a function has no slope, so that a program trains as on another torch, or in another framework.
 
     Forward:  torch's values, bit for bit.
-    Backward: torch's, but at the points that are named. An edge is about clamp, clip, clamp_min, clamp_max (in place too), fmin and fmax.
-        Versions of torch are about what changed between them: these, and which of equal entries quantile and nanquantile take. A pin to
-        "torch>=2.14" on an older one leaves those two, and its report says so; of NaN it means fmax and fmin of 2.15. A framework is about
-        all `families`. Saves what torch saves, or, of an edge and 4096 elements or more on CPU or CUDA, one to three bits of each in
-        their place; functions that are written out, such as sort and norm, save more. Linear in grad; forward mode and second derivatives
-        have the same slope.
+    Backward: torch's, except at the named points. An edge acts on clamp, clip, clamp_min, clamp_max (in place too), fmin and fmax.
+        Versions of torch act on all that changed between them: these functions, and which of equal entries quantile and nanquantile take.
+        A pin to "torch>=2.14" on an older torch does not change those two, and its report says so; with a NaN, fmax and fmin are those of
+        2.15. A framework acts on all `families`. Saves what torch saves, or, of an edge and 4096 elements or more on CPU or CUDA, one to
+        three bits of each in their place; functions that are written out, such as sort and norm, save more. Linear in grad; forward mode
+        and second derivatives have the same slope.
 
     Args:
         edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; torch's versions, as
             "torch<=2.13", "torch>=2.14" or "torch==2.12": exactly what they compute, number and tensor bounds apart, NaN and crossed
             bounds included. They must do the same, so be 2.13 and older or 2.14 and newer. Or "jax" (0.10) or "tensorflow" (2.21).
         nan: also where the framework has NaN or infinity and torch a number, as in the norm of zeros or 0 to the power 0.
-        families: a convention for a family of functions, such as abs=1 or sort="jax", which counts before that of `edge`.
-            docs/override.md lists the families. A number is the slope at the kink, or the share of the first of two tied inputs. A name
-            says whose convention is meant, with its NaN; some families take only names.
-    Returns: a context and decorator for the current thread, as `override`; the innermost context decides, so that inside an override the
-        pin decides for what it names, also where that is what the installed torch does.
+        families: a convention for a family of functions, such as abs=1 or sort="jax", which overrules `edge`. docs/override.md lists the
+            families. A number is the slope at the kink, or the share of the first of two tied inputs. A name is that of the framework
+            whose convention is meant, with its NaN; some families take only names.
+    Returns: a context and decorator for the current thread, as `override`. The innermost context decides: inside an override, the pin
+        decides at the points that it names, even if it names what the installed torch does.
     Raises: ValueError for an unknown edge, framework, version or family, a slope that is not finite, or if nothing is given; TypeError for
         a slope that is no number.
     Example:

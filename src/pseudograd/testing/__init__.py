@@ -1,4 +1,4 @@
-"""The contract that every row of the rule table keeps, as checks that can be run on your own rule.
+"""The checks that every built-in rule passes, for your own rule.
 
 from pseudograd.testing import check_rule
 
