@@ -178,9 +178,7 @@ def _make_meter(
 _lock = threading.RLock()
 _entering = Depth()
 _diagnoses = 0  # the number of contexts that are entered now
-_stance: contextlib.AbstractContextManager[object] | None = (
-    None  # the stance "force_eager" of torch.compiler, while it is set
-)
+_stance: AbstractContextManager[object] | None = None  # "force_eager" of torch.compiler, while it is set
 
 
 @contextlib.contextmanager

@@ -26,9 +26,7 @@ from .records import Site
 
 _LOCK_SECONDS = 10.0  # seconds: a lock that is older was left by a command that was killed
 LEAST_DIFFERENCE = 0.2  # between the largest and the smallest share
-_DEVIATIONS = (
-    6.0  # standard deviations of a difference of two shares; many, because the elements of one batch are alike
-)
+_DEVIATIONS = 6.0  # standard deviations of a difference; many, because the elements of one batch are alike
 _RANKS_SHOWN = 8
 _CALL_WIDTH = 60  # characters of an expression
 

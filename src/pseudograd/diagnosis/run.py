@@ -76,9 +76,8 @@ def parse_condition(
         if kind is not None and kind.places is not None:
             sites = [site for site, share in kind.places(report.sites) if share > least]
             return [site.where for site in sites if not is_known(kind.number, site.where, site.expression)]
-        return [
-            finding.where for finding in report.findings if code in (finding.code, _ANY_CODE) and finding.share > least
-        ]
+        findings_of_code = [finding for finding in report.findings if code in (finding.code, _ANY_CODE)]
+        return [finding.where for finding in findings_of_code if finding.share > least]
 
     return holds
 

@@ -159,9 +159,8 @@ class Influence:
         self._compared = 0  # the bits of cuts whose value a comparison makes or reads
         self._open = self._open_without_grad = 0  # the upper bits of all cuts, and of those under no_grad
         self._leaves, self._locations = leaves, locations
-        self._detached = (
-            Marks()
-        )  # of a detached tensor: the leaves upstream of its source; the lowest bit: is the source a leaf?
+        # Of a detached tensor: the leaves upstream of its source; the lowest bit says whether the source is a leaf.
+        self._detached = Marks()
         # A detached tensor has the memory of its leaf, or of a tensor without a graph: a weak reference to itself, and to that.
         self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
         self._arrays = Arrays()

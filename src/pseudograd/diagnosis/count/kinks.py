@@ -109,9 +109,8 @@ def _kink(node: GraphNode, kinked: Kinked) -> KinkNode | None:
     if family is None or other is None:
         return None
     texts = (text_of(FAMILIES[family].torch_convention(installed_era())), other.convention)
-    own_call, other_call = (
-        call_of(text, values.primitive, values.inputs) if prepare({family: text}) else None for text in texts
-    )
+    calls = (call_of(text, values.primitive, values.inputs) if prepare({family: text}) else None for text in texts)
+    own_call, other_call = calls
     if own_call is None or other_call is None:
         return None
     differs = _differing(node, values, own_call, other_call)
@@ -170,9 +169,8 @@ def _pool_kink(node: GraphNode) -> KinkNode | None:
         return None
     step = step or size
     # Behind the last window some rows and columns may be left over. In the mirrored pool they would come first.
-    height, width = (
-        (count - 1) * step[at] + spread[at] * (size[at] - 1) + 1 for at, count in enumerate(first.shape[-2:])
-    )
+    windows = zip(first.shape[-2:], step, spread, size, strict=True)
+    height, width = ((count - 1) * steps + gap * (length - 1) + 1 for count, steps, gap, length in windows)
     wide = functional.pad(x, (pad[1], pad[1], pad[0], pad[0]), value=-math.inf)[..., :height, :width]
     _, mirrored = functional.max_pool2d_with_indices(wide.flip(-2, -1), size, step, (0, 0), spread)
     at = height * width - 1 - mirrored.flip(-2, -1)
@@ -234,9 +232,8 @@ def _find_tie(kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords,
         pinned = run_pinned(Rewrite({}, None, pins), func, (copy, *args[1:]), kwargs)
         if pinned is None:
             return None
-        y, own = (
-            result if isinstance(result, Tensor) else result[0] for result in (pinned, func(copy, *args[1:], **kwargs))
-        )
+        results = (pinned, func(copy, *args[1:], **kwargs))
+        y, own = (result if isinstance(result, Tensor) else result[0] for result in results)
         weights = torch.arange(1, y.numel() + 1, dtype=y.dtype, device=y.device).reshape(y.shape)
         (new,) = torch.autograd.grad(y, copy, weights, retain_graph=True)
         (old,) = torch.autograd.grad(own, copy, weights)

@@ -86,9 +86,7 @@ class Nonfinite:
         self._is_of_forward = False  # is the loss of this backward broken, so that the forward made it?
         self._is_inner = False  # has a backward inside this one just ended, which had a birth?
         self._is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
-        self._of_data: list[
-            object
-        ] = []  # the keys of earlier births behind a detach whose leaves this backward reaches
+        self._of_data: list[object] = []  # keys of earlier births behind a detach whose leaves this backward reaches
         # The nodes of this backward whose result may be broken, each with that result if it is known to be so.
         self._frontier: dict[GraphNode, Tensor | None] = {}
         self._behind: list[GraphNode] = []  # the nodes of this backward

@@ -88,9 +88,7 @@ class Optimisers:
         self.stalls: Stalls | None = None
         self.unheld: Unheld | None = None  # None as long as optimisers hold all parameters that get a gradient
         self.nonfinite: Nonfinite | None = None  # None as long as all gradients are finite
-        self.missed: list[
-            Leaf
-        ] = []  # leaves whose gradient was gone at a step, and nobody knows which call took it away
+        self.missed: list[Leaf] = []  # their gradient was gone at a step, and nobody knows which call took it away
         self.watched: dict[Leaf, int] = {}  # between a backward and a step: those with a gradient, and the id of that
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
         self._records: dict[int, SteppedOptimiser] = {}  # by the id of the optimiser
@@ -209,9 +207,8 @@ class Optimisers:
         """Look at leaves with a gradient that no optimiser holds: at new ones in each step, at all in ever fewer steps and at the end."""
         leaves, is_power_of_two = self._leaves.all, not self._steps & (self._steps - 1)
         new, self._seen = leaves[0 if is_last or is_power_of_two else self._seen :], len(leaves)
-        others = [
-            leaf for leaf in new if (leaf.is_parameter or leaf.place) and leaf.gradients and not leaf.is_in_optimizer
-        ]
+        others = [leaf for leaf in new if leaf.gradients and not leaf.is_in_optimizer]
+        others = [leaf for leaf in others if leaf.is_parameter or leaf.place]
         if not others or not self.have_stepped:
             return
         from .unheld import Unheld  # few programs have such parameters

@@ -214,9 +214,8 @@ class SensitivityMeter:
     def records(self) -> list[Sensitivity]:
         """The families, then the lines, each sorted by share; for each, first all parameters together, then single ones."""
         records = []
-        for key, measured in sorted(
-            self._measured.items(), key=lambda item: (item[0][1] is not None, item[1].all.order)
-        ):
+        by_share = sorted(self._measured.items(), key=lambda item: (item[0][1] is not None, item[1].all.order))
+        for key, measured in by_share:
             rows = sorted(measured.leaves.items(), key=lambda item: item[1].order)
             records += [self._record(key, measured, leaf, shares) for leaf, shares in ((None, measured.all), *rows)]
         return records

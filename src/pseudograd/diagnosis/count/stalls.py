@@ -49,13 +49,8 @@ _FAR = 100.0
 _NEAR = 256.0
 _BALANCE = 0.05  # of a gradient: if weight decay leaves a smaller share of it, the two are in balance
 _SMALL_SIZE = 0.25  # distances to the next number: rounding to the nearest number swallows each smaller step
-_RANDOM_SHARE = (
-    0.3,
-    3.0,
-)  # of the moves that random rounding would make: if there are more or fewer, they have another cause
-_ENOUGH_MOVES = (
-    5.0  # when random rounding would have made so many moves, it is known whether the optimiser rounds at random
-)
+_RANDOM_SHARE = (0.3, 3.0)  # of the moves that random rounding would make: more or fewer moves have another cause
+_ENOUGH_MOVES = 5.0  # expected moves after which it is known whether the optimiser rounds at random
 _STEPS_MEASURED = 32  # steps in half precision that are all measured until that is known
 
 _Key = tuple[int, torch.dtype, torch.device]  # the number of a group of the optimiser, and the kind of its tensors
@@ -366,9 +361,7 @@ class Stalls:
         self._parameters: dict[int, ParameterSteps] = {}
         self._steps: Counter[int] = Counter()  # by optimiser
         self._batches: dict[int, dict[_Key, Batch]] = {}  # by optimiser
-        self._looks: dict[
-            int, list[tuple[Batch, list[Tensor], Group]]
-        ] = {}  # by optimiser: the batches of the step that runs now
+        self._looks: dict[int, list[tuple[Batch, list[Tensor], Group]]] = {}  # by optimiser: for the step that runs now
 
     @harmless("a step of an optimiser")
     def before(self, optimizer: Optimizer) -> None:

@@ -34,17 +34,15 @@ class Values(Followed):
     def __init__(self, spelling: Spelling, location: Location, x: Tensor, low: Bound, high: Bound) -> None:
         self.op, self.form, self.location = spelling.name, spelling.form, location
         self.elements = x.numel()
-        self.at_low: Number = 0 if low is None else torch.count_nonzero(x == low)
-        self.at_high: Number = (
-            0 if high is None else torch.count_nonzero(x == high if low is None else (x == high) & (x != low))
-        )
+        at_low = torch.zeros_like(x, dtype=torch.bool) if low is None else x == low
+        self.at_low: Number = torch.count_nonzero(at_low)
+        self.at_high: Number = 0 if high is None else torch.count_nonzero((x == high) & ~at_low)
         self.bounds = tuple(None if isinstance(bound, Tensor) else bound for bound in (low, high))
         names = zip(("low", "high"), (low, high), strict=True)
         self.pair = ", ".join(name if isinstance(bound, Tensor) else repr(bound) for name, bound in names)
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
-        self.is_pinned = (
-            edge_family(spelling.form) in entered_contexts.families_left_to_torch()
-        )  # to the installed torch
+        # Is it pinned to the installed torch?
+        self.is_pinned = edge_family(spelling.form) in entered_contexts.families_left_to_torch()
         self.is_rewritten = entered_contexts.is_replaced(spelling.form)  # by a context, which decides what passes
         self.may_pass = False  # may a gradient pass at this call?
         self.leaf = self.detached = 0  # the set with the parameter that x is, and with that which x was detached from

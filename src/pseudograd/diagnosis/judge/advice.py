@@ -43,9 +43,8 @@ def override(site: Site, rule: str, brings: str = "") -> str:
     if site.within is not None:
         return write_out("override", site.op, site.within)
     if rule == DEFAULT_RULE and site.direction == ASCENT:
-        return (
-            f"pseudograd.{site.family}(..., maximize=True)  # in place of this call, as its optimizer ascends{brings}"
-        )
+        why = "in place of this call, as its optimizer ascends"
+        return f"pseudograd.{site.family}(..., maximize=True)  # {why}{brings}"
     condition, hint = f"site.is_at({site.where!r})", _AROUND_THE_STEP
     if rule == DEFAULT_RULE and site.direction == UNKNOWN:
         brings += "; if the program adds this gradient, pseudograd.clamp(..., maximize=True) in place of this call"

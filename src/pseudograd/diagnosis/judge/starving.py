@@ -86,9 +86,8 @@ class Starving:
         if leaf.gradients or self._used >> bit & 1:
             return False
         chained = self._leaves.names.chained(leaf)
-        return any(
-            siblings in self._learning_siblings and siblings[0] not in chained for siblings in _siblings(leaf.name)
-        )
+        learning = self._learning_siblings.intersection(_siblings(leaf.name))
+        return any(position not in chained for position, _ in learning)
 
     def _is_cancelled_bias(self, leaf: Leaf) -> bool:
         """Is it a bias that gets zeros although its weight learns? The gradients of its output add up to 0, as in a difference of means."""

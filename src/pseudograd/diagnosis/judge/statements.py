@@ -188,11 +188,10 @@ def lines_of_addend(point: Point) -> set[int]:
         return set()
     value = getattr(value, "value", value)  # of an expression, or of an assignment in place
     right = getattr(value, "right", value)
-    if not all(
-        isinstance(node, (ast.Name, ast.Constant, ast.BinOp, ast.operator, ast.Load)) for node in ast.walk(right)
-    ):
+    nodes, arithmetic = list(ast.walk(right)), (ast.Name, ast.Constant, ast.BinOp, ast.operator, ast.Load)
+    if not all(isinstance(node, arithmetic) for node in nodes):
         return set()
-    names = {node.id for node in ast.walk(right) if isinstance(node, ast.Name)}
+    names = {node.id for node in nodes if isinstance(node, ast.Name)}
     lines: set[int] = set()
     for statement, targets, _ in _assignments(scope_of(point)):
         if any(getattr(target, "id", None) in names for target in targets):
@@ -240,9 +239,8 @@ def _reads(scope: ast.AST | None, name: str) -> bool:
             return True
         if isinstance(node, ast.AugAssign) and getattr(node.target, "id", None) == name:
             return True
-        if isinstance(node, ast.Name) and (
-            isinstance(node.ctx, ast.Load) and node.id in (name, "locals", "vars", "globals")
-        ):
+        is_loaded = isinstance(getattr(node, "ctx", None), ast.Load)
+        if is_loaded and getattr(node, "id", None) in (name, "locals", "vars", "globals"):
             return True
     return scope is None
 
@@ -257,10 +255,8 @@ def _keep(value: ast.expr, text: str) -> str | None:
     if not is_of_torch or name in _ACTS or changes:
         return None
     first = value.args[0] if value.args else None
-    is_function = isinstance(first, ast.Name) and (
-        name == "apply" or getattr(owner, "id", "") in ("torch", "F", "functional")
-    )
-    target = first if is_function else owner
+    is_method = name != "apply" and getattr(owner, "id", "") not in ("torch", "F", "functional")
+    target = owner if is_method or not isinstance(first, ast.Name) else first
     return f"{target.id} = {text}" if isinstance(target, ast.Name) else f"y = {text}"
 
 

@@ -64,12 +64,11 @@ def _fold(findings: Iterable[Finding]) -> list[Finding]:
     folded = []
     for group in groups.values():
         first = min(group, key=lambda finding: (kinds[finding.code].order, -finding.share))
-        rest = tuple(
-            dict.fromkeys(_evidence_beside(first, other) for other in group if other.evidence != first.evidence)
-        )
+        others = [other for other in group if other.evidence != first.evidence]
+        also = tuple(dict.fromkeys(_evidence_beside(first, other) for other in others))
         modules = list(dict.fromkeys(finding.module for finding in group if finding.module))
         issue = next((finding.issue for finding in group if finding.issue), None)
-        folded.append(replace(first, also=rest, issue=issue, module=shortened(modules, 4) or None))
+        folded.append(replace(first, also=also, issue=issue, module=shortened(modules, 4) or None))
     return folded
 
 

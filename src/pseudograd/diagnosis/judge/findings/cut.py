@@ -17,9 +17,7 @@ from .kind import Evidence, Kind
 
 CUT_SHARE = 0.05  # of the gradients at a clamp: from here on it is a finding
 CLIPPED_SHARE = 0.5  # of the gradients at a quantiser: less clipping may be right, and a learned scale finds how much
-RECOVERABLE_SHARE = (
-    0.05  # of the gradients that a clamp cuts, those that lead back inside: below it the default rule is not advised
-)
+RECOVERABLE_SHARE = 0.05  # of the cut gradients, those that lead back inside: if fewer do, no rule is advised
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:

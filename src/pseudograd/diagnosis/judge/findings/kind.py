@@ -125,12 +125,10 @@ class Evidence:
             if site.arrived and self.is_penalty(site)
         ]
         more = ["further parameters and leaves are not looked at: there are too many"] if self.leaves.has_more else []
-        nonfinite = self.nonfinite
-        skipped = [] if nonfinite is None else nonfinite.calm()
-        losses = (
-            [] if nonfinite is not None and (nonfinite.reached or nonfinite.is_finding) else self._losses_not_finite()
-        )
-        return [*self.starving.calm(), *skipped, *losses, *calm_lines(self.partly), *dict.fromkeys(clips), *more]
+        broken = [] if self.nonfinite is None else self.nonfinite.calm()
+        if self.nonfinite is None or not (self.nonfinite.reached or self.nonfinite.is_finding):
+            broken += self._losses_not_finite()
+        return [*self.starving.calm(), *broken, *calm_lines(self.partly), *dict.fromkeys(clips), *more]
 
     def is_penalty(self, site: Site) -> bool:
         """Is it a penalty that nothing violates: a term of the loss that cuts everything, although no parameter starves?"""

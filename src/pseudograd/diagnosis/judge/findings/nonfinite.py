@@ -92,15 +92,15 @@ def _find_late(evidence: Evidence, reached: Sequence[Leaf] = ()) -> Iterator[Fin
     names = tuple(leaf.name for leaf in leaves)
     evidence_text = f"{counted(len(names), 'parameter')} got a gradient that is not finite: {shortened(names, 4)}"
     cause = "a product or a sum between the loss and these parameters exceeds the range of its dtype, or an op that nobody watches made it"
-    next_step = (
+    anomaly = (
         "with torch.autograd.detect_anomaly(): ...  # around the training step: names the first op that returns nan"
     )
     if site is None:
-        yield KIND.finding("?", "", evidence_text, cause, next_step, parameters=names)
+        yield KIND.finding("?", "", evidence_text, cause, anomaly, parameters=names)
     else:
         evidence_text += f"; here it arrives first, at {site.nonfinite:,} of {site.arrived:,} entries"
         cause = "an op between here and the loss made it"
-        finding = KIND.site_finding(site, evidence_text, cause, next_step, site.nonfinite / max(site.arrived, 1))
+        finding = KIND.site_finding(site, evidence_text, cause, anomaly, site.nonfinite / max(site.arrived, 1))
         yield replace(finding, parameters=names)
 
 

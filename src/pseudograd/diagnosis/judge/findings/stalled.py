@@ -72,9 +72,8 @@ def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evi
     sampled = "sampled " if any(parameter.is_sampled for parameter in parameters) else ""
     fewest, most = (bound(parameter.steps for parameter in parameters) for bound in (min, max))
     steps = counted(most, "step") if fewest == most else f"{fewest:,} to {most:,} steps"
-    beside = (
-        f"; {counted(moving, 'other parameter')} of this dtype {'moves' if moving == 1 else 'move'}" if moving else ""
-    )
+    verb = "moves" if moving == 1 else "move"
+    beside = f"; {counted(moving, 'other parameter')} of this dtype {verb}" if moving else ""
     sizes = [size for parameter in parameters if not math.isnan(size := parameter.record.size)]
     median = statistics.median_high(sizes) if sizes else None
     location, kind = evidence.stalls.location, str(dtype).removeprefix("torch.")

@@ -101,10 +101,9 @@ def _place_of(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place |
         return None if leaf.taken_at is None else Place(named(leaf.taken_at.call), expression_at(leaf.taken_at))
     owner = evidence.leaves.names.owner_of(leaf)
     module, making = None if owner is None or not record.why.endswith(NO_PATH) else owner.module(), None
+    # The statement in the innermost class of the program.
     for attribute in evidence.leaves.names.path_of(leaf).split(".") if module is not None else ():
-        making = (
-            find_attribute(type(module), attribute, "__init__") or making
-        )  # the innermost class of the program wins
+        making = find_attribute(type(module), attribute, "__init__") or making
         module = getattr(module, attribute, None)
     return making and making.place
 

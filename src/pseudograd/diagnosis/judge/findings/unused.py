@@ -179,9 +179,7 @@ class _Judge:
             return "they were made, or put in the place of others, after the optimiser was made"
         if owner is None:
             return "the optimiser was made without them, and they are in no module"
-        others = [
-            leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner and leaf not in group
-        ]
+        others = [leaf for leaf in self._leaves_of(owner) if leaf not in group]
         held = [leaf for leaf in others if leaf.is_in_optimizer]
         held_leaves = set(held)
         if not held:
@@ -207,10 +205,8 @@ class _Judge:
         return not all(orders) or min(orders[0]) > max(orders[1])
 
     def _report(self, group: Sequence[Leaf], cause: str, making: Making | None = None) -> Finding:
-        names, old = [leaf.name for leaf in group], self.find_replaced(group)
-        instead = (
-            f". It holds others, which no backward reached: {shortened([leaf.name for leaf in old])}" if old else ""
-        )
+        names, old = [leaf.name for leaf in group], [leaf.name for leaf in self.find_replaced(group)]
+        instead = f". It holds others, which no backward reached: {shortened(old)}" if old else ""
         (where, expression), optimizer = self.optimiser
         is_making = re.match(rf"{re.escape(optimizer)}\b[^=(]*=", expression)
         next_step = f"{expression}  # once more, after the net is complete"
@@ -261,7 +257,7 @@ class _Judge:
         owner = self._names.owner_of(group[0])
         if owner is None:
             return f"[{', '.join(leaf.place or leaf.label or 'parameter' for leaf in group)}]"
-        of_net = [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
+        of_net = self._leaves_of(owner)
         group = [leaf for leaf in of_net if leaf in group]
         net, paths = self._net(group[0]), [self._names.path_of(leaf) for leaf in group]
         # An optimiser refuses a parameter that it holds, and it may hold frozen parameters of the net.
@@ -269,9 +265,11 @@ class _Judge:
             return f"{net}.parameters()"
         if len(group) <= _MOST_NAMED:
             return f"[{', '.join(f'{net}.get_parameter({path!r})' for path in paths)}]"
-        return (
-            f'[p for p in {net}.parameters() if all(p is not q for g in {optimizer}.param_groups for q in g["params"])]'
-        )
+        is_not_held = f'all(p is not q for g in {optimizer}.param_groups for q in g["params"])'
+        return f"[p for p in {net}.parameters() if {is_not_held}]"
+
+    def _leaves_of(self, owner: Owner) -> list[Leaf]:
+        return [leaf for _, leaf in self._evidence.leaves if self._names.owner_of(leaf) is owner]
 
     def _net(self, leaf: Leaf) -> str:
         owner = self._names.owner_of(leaf)
