@@ -1,1 +1,1 @@
-"""Change a backward rule without editing the code: override, pin_edge, convert, each in the file of its name."""
+"""Change backward rules without editing the program: override, pin_edge and convert, each in the file of its name."""

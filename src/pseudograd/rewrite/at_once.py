@@ -1,6 +1,6 @@
-"""Rewritten calls that were made before: what does not depend on the values of x and of tensor bounds is decided once.
+"""Run a rewritten call that is like an earlier one: all that does not depend on the values of x and of tensor bounds was decided then.
 
-At ten elements a rewritten call is to cost little more than an empty mode of functions around torch's own, so each line here counts.
+At ten elements a rewritten call should cost little more than torch's own under an empty mode of functions, so each line here counts.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Known(NamedTuple):
-    """A call of one function of torch in one context. run(x, *tensors): its result, or None where it has to be read anew.
+    """How to run calls of one function of torch in one context. run(x, *tensors): the result; None if the call has to be read again.
 
-    is_given_all: its arguments are tensors and nothing else. has_zero: a number is 0, of which a table does not see the sign.
+    has_only_tensors: the positional arguments are all tensors. has_zero: a number is 0 or -0, which have the same key.
     """
 
     run: Callable[..., Tensor | None]
     op: str
     rule: str
     has_tensors: bool
-    is_given_all: bool
+    has_only_tensors: bool
     has_zero: bool
     tallied: dict[tuple[int, int], Tallied]  # by the line of the program
 
 
 def run_known(mode: Entered, calls: dict[object, Known], args: Arguments, kwargs: Keywords) -> Tensor | None:
-    """The result of a call of a function of which `mode` has seen these; None for every other, which it has to read."""
+    """The result of a call that is like one of `calls`, those of its function; None for another call, which has to be read."""
     if not args or own.depth:
         return None
     x = args[0]
     if type(x) is not Tensor:
         return None
     try:
-        # Written out, because these are most of them.
+        # The keys of the two usual forms are written out, because `_key_of` takes longer.
         if not kwargs and len(args) == 3:
             _, low, high = args
             known = calls.get(
@@ -59,12 +59,12 @@ def run_known(mode: Entered, calls: dict[object, Known], args: Arguments, kwargs
             known = calls.get((x.dtype, Tensor if type(args[1]) in _PLAIN else args[1]))
         else:
             known = calls.get(_key_of(args, kwargs))
-    except TypeError:  # one of them cannot be what it should
+    except TypeError:  # an argument cannot be hashed
         return None
     if known is None:
         return None
     if known.has_tensors:
-        result = known.run(*(args if known.is_given_all and not kwargs else _tensors((*args, *kwargs.values()))))
+        result = known.run(*(args if known.has_only_tensors and not kwargs else _tensors((*args, *kwargs.values()))))
     elif known.has_zero and has_negative_zero((*args[1:], *kwargs.values())):
         return None
     else:
@@ -82,7 +82,7 @@ def run_known(mode: Entered, calls: dict[object, Known], args: Arguments, kwargs
 
 
 def _key_of(args: Arguments, kwargs: Keywords) -> tuple[object, ...]:
-    """Tensors behind x are alike: their dtypes and shapes are for `run`."""
+    """All tensors behind x have the same entry: `run` checks their dtypes and shapes."""
     key = [args[0].dtype]
     for value in args[1:]:
         key.append(Tensor if type(value) in _PLAIN else value)
@@ -96,10 +96,12 @@ def _tensors(values: Iterable[object]) -> list[Tensor]:
 
 
 def _note_first(log: Log, known: Known, caller: FrameType) -> None:
-    """Only a line of the program tells where the call is: a line of a package may be reached from many."""
+    """Count a call at a line without a tally. The tally is kept only for a line of the program: several lines of the program may lead to a
+    line of a package.
+    """
     tallied = log.count(known.op, known.rule, None)
     if tallied.call is not None and tallied.call == tallied.program and tallied.call.code is caller.f_code:
-        # It keeps the code, so that no other one gets its id.
+        # `tallied` keeps the code alive, so that no other code gets its id.
         known.tallied[id(caller.f_code), caller.f_lasti] = tallied
 
 
@@ -114,7 +116,7 @@ def remember_call(
     inputs: Inputs,
     in_place: bool,
 ) -> None:
-    """After the second call of a function that was read and rewritten, if the next one like it needs less."""
+    """Remember how to run calls like this one, which was read and rewritten; from the second call of a function on."""
     if func not in mode.rewritten:
         mode.rewritten.add(func)
         return
@@ -124,20 +126,20 @@ def remember_call(
     argument_ids, input_ids = list(map(id, _tensors((*args, *kwargs.values())))), list(map(id, _tensors(inputs)))
     has_tensors = any(isinstance(value, Tensor) for value in inputs[1:])
     if has_tensors and (argument_ids != input_ids or len(set(input_ids)) < len(input_ids)):
-        return  # if one comes twice, nobody knows which is which
+        return  # the key would not tell the tensors apart
     for kinked in KINKED.get(func, ()) if mode.kinks else ():
         if kinked.kink.pick or kinked.family in mode.kinks:
-            return  # a pin reads its calls each time
+            return  # a pin reads each call
     try:
         key = _key_of(args, kwargs)
         memory = prepared.get(mode) or remember(prepared, mode, {})
         calls = memory.setdefault(func, {})
-        if key in calls:  # it leaves some calls to be read, and to make it takes longer than that
+        if key in calls:  # its `run` left this call to be read; a new `run` would do the same
             return
         run = engine.find_ready(call, inputs, in_place)
         if run is not None:
-            is_given_all = has_tensors and len(_tensors(args)) == len(args)
+            has_only_tensors = has_tensors and len(_tensors(args)) == len(args)
             has_zero = not has_tensors and 0 in inputs[1:]
-            remember(calls, key, Known(run, op, rule, has_tensors, is_given_all, has_zero, {}))
+            remember(calls, key, Known(run, op, rule, has_tensors, has_only_tensors, has_zero, {}))
     except TypeError:
         return

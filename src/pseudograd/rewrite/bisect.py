@@ -1,7 +1,8 @@
-"""Which line decides? A program that behaves differently under another rule or edge is run again with the change at some of its lines.
+"""Find the lines that decide whether a program passes, if it behaves differently under another rule or edge: run it again and again, with
+the change at some of its lines.
 
-Calls at one line are told apart by the path that leads to them: a line of a library may be reached from several lines of its caller, of
-which only some matter.
+Calls at one line are told apart by the path that leads to them: several lines of a program may lead to a line of a library, and perhaps
+only some of them matter.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from .whole_program import Following, contexts
 
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _SHOWN = 5  # lines of stderr
-# Of the answer, and of it without one of its lines: the search chose these runs by their first verdict, which may be chance. Together with
-# two verdicts for each of the runs that it begins with, an answer is wrong by chance in 3 of 100 where 1 verdict in 10 is.
+# How often the answer, and the answer without each of its lines, is repeated: the first verdict of these runs may be chance. If 1 verdict
+# in 10 is wrong by chance, then 3 answers in 100 are. The two runs at the beginning are repeated once.
 _REPEATS = 2
 FOUND, SAME, RANDOM = "found", "the change decides nothing", "the program does not repeat"
 Key = tuple[str, ...]
@@ -54,7 +55,7 @@ class CallSite:
     calls: int = field(default=0, compare=False)
 
     def callers(self, others: Iterable[CallSite]) -> tuple[str, ...]:
-        """The nearest caller that tells this path from the others which lead to the same line; several where none tells alone."""
+        """The nearest caller that tells this path from the others which lead to the same line; several callers if no single one does."""
         same = [other for other in others if other.where == self.where and other.path != self.path]
         differing = [
             [other for other in same if at >= len(other.path) or other.path[at] != line]
@@ -65,7 +66,7 @@ class CallSite:
             best = max(range(len(self.path)), key=lambda at: sum(other in differing[at] for other in same))
             rest = [other for other in same if other not in differing[best]]
             if len(rest) == len(same):
-                break  # the rest goes on where this path ends
+                break  # the other paths begin with this path
             same = rest
             chosen.append(best)
         return tuple(self.path[at] for at in sorted(chosen))
@@ -73,9 +74,9 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Bisection:
-    """outcome: "found", or why nothing is. passes: does the program pass as it is, and with the change everywhere? decide: the smallest set
-    of call sites, each of which is needed. places: all call sites that the change reached. is_alone: with the change everywhere else the
-    program does as without it. stderr: the last lines of a run that fails.
+    """outcome: "found", or why nothing is. passes: does the program pass as it is, and with the change everywhere? decide: a set of call
+    sites that is enough, each of which is needed. places: all call sites that the change reached. is_alone: does the program behave as
+    without the change if all other sites are changed? stderr: the last lines of a run that fails.
     """
 
     change: str
@@ -166,27 +167,27 @@ def bisect(
 
 
 def _contexts(pin: str | None, overrides: Sequence[str]) -> list[Rewriting]:
-    """The change, in the command before it runs the program and in the program. The pin to a framework has no call sites."""
-    entered = contexts(pin, overrides, "bisect")
-    if any(context.kinks and not context.replacements for context in entered):
+    """The contexts that make the change. Raises an error for the pin to a framework, which has no call sites."""
+    changes = contexts(pin, overrides, "bisect")
+    if any(context.kinks and not context.replacements for context in changes):
         raise ValueError(must("bisect", "pin", "be an edge or a version of torch", pin))
-    return entered
+    return changes
 
 
 def _search(label: str, runner: _Runner) -> Bisection:
     as_it_is, everywhere = runner.run([]), runner.run(None)
-    repeats = runner.repeats([]) and runner.repeats(None)
+    is_repeatable = runner.repeats([]) and runner.repeats(None)
 
     def answer(outcome: str, decide: Sequence[Key] = (), is_alone: bool = True) -> Bisection:
         sites = tuple(runner.sites[key] for key in decide)
         verdicts, all_sites = (as_it_is, everywhere), tuple(runner.sites.values())
         return Bisection(label, outcome, verdicts, sites, all_sites, runner.count, is_alone, runner.stderr)
 
-    if not repeats or as_it_is == everywhere or not runner.sites:
-        return answer(SAME if repeats else RANDOM)
+    if not is_repeatable or as_it_is == everywhere or not runner.sites:
+        return answer(SAME if is_repeatable else RANDOM)
     smallest = _find_smallest(lambda keys: runner.run(keys) == everywhere, list(runner.sites))
-    rests = [[key for key in smallest if key != line] for line in smallest] if len(smallest) > 1 else []
-    for keys in [smallest, *rests] * _REPEATS:
+    without_one = [[key for key in smallest if key != left_out] for left_out in smallest] if len(smallest) > 1 else []
+    for keys in [smallest, *without_one] * _REPEATS:
         if not runner.repeats(keys):
             return answer(RANDOM)
     others = [key for key in runner.sites if key not in smallest]
@@ -195,7 +196,7 @@ def _search(label: str, runner: _Runner) -> Bisection:
 
 def _known_so_far(label: str, runner: _Runner) -> str:
     as_it_is, everywhere = runner.known.get(frozenset()), runner.known.get(None)
-    before, after = (_UNKNOWN[verdict] for verdict in (as_it_is, everywhere))
+    before, after = (_VERDICTS[verdict] for verdict in (as_it_is, everywhere))
     lines = [f"bisect: stopped after {counted(runner.count, 'run')}, before the answer"]
     lines.append(f"bisect: as it is the program {before}, with {label} everywhere it {after}")
     if everywhere is not None and as_it_is != everywhere:
@@ -211,11 +212,11 @@ def _known_so_far(label: str, runner: _Runner) -> str:
     return "\n".join(lines)
 
 
-_UNKNOWN = {None: "was not run to its end", True: "passes", False: "fails"}
+_VERDICTS = {None: "was not run to its end", True: "passes", False: "fails"}
 
 
 def _find_smallest(is_enough: Callable[[list[Key]], bool], keys: list[Key]) -> list[Key]:
-    """A set that is enough and from which none can be left out. A single one is found in two runs for each halving."""
+    """A set of keys that is enough, of which each is needed. A single key is found in at most two runs for each halving."""
     parts = 2
     while len(keys) > 1:
         size = -(-len(keys) // parts)
@@ -236,6 +237,8 @@ def _find_smallest(is_enough: Callable[[list[Key]], bool], keys: list[Key]) -> l
 
 
 class _Runner:
+    """Runs the program with the change at some call sites. It collects the sites and the verdicts."""
+
     def __init__(
         self, change: dict[str, object], command: Sequence[str], checked_by: str | None, on_run: OnRun
     ) -> None:
@@ -243,11 +246,11 @@ class _Runner:
         self.sites: dict[Key, CallSite] = {}
         self.count = 0
         self.stderr: tuple[str, ...] = ()  # the last lines of the first run that failed
-        self.known: dict[frozenset[Key] | None, bool] = {}
+        self.known: dict[frozenset[Key] | None, bool] = {}  # the last verdict of each run, by the sites with the change
         self._stdin = StandardInput()
 
     def run(self, keys: list[Key] | None, again: bool = False) -> bool:
-        """Does it pass with the change at these call sites? None: everywhere."""
+        """Does the program pass with the change at these call sites? None: everywhere. again: run it even if the verdict is known."""
         known = None if keys is None else frozenset(keys)
         if known in self.known and not again:
             return self.known[known]
@@ -270,7 +273,7 @@ class _Runner:
         return passes
 
     def repeats(self, keys: list[Key] | None) -> bool:
-        """Has another run with the change at these call sites the verdict of the last one?"""
+        """Does another run with the change at these call sites have the same verdict as the last one?"""
         return self.run(keys) == self.run(keys, again=True)
 
     def _add_sites(self, parts: Sequence[programs.Part]) -> None:
@@ -285,7 +288,7 @@ class _Runner:
 
 
 class _AtSites(RuleBySite):
-    """A change at call sites with these keys, or at all of them. It notes the sites of all calls."""
+    """The change at the call sites with these keys; None for all sites. It notes the sites of all calls."""
 
     def __init__(self, rule: RuleLike, keys: set[Key] | None, sites: dict[Key, CallSite]) -> None:
         super().__init__(lambda site: rule)
@@ -305,7 +308,7 @@ class _AtSites(RuleBySite):
 
 
 def _lines_of_callers() -> Iterator[str]:
-    """The lines that lead here, from the call of torch outwards; neither torch's, nor ours, nor Python's own."""
+    """The lines that lead here, from the call of torch outwards, without those of torch, of pseudograd and of Python itself."""
     frame = frames.calling_frame()
     while frame is not None:
         file = frame.f_code.co_filename

@@ -1,7 +1,7 @@
 """The contexts that override and pin_edge return, which are decorators, too.
 
 Each entry pushes a `Rewrite`, a mode of torch, onto the stack of the thread. A context that is entered in a generator behaves as
-torch.no_grad does there: it is on until it exits, also for the caller of the generator.
+torch.no_grad: it acts until it exits, also on the caller of the generator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..torch_table import forms as torch_forms
 from ..torch_table.conventions import OWN
 from ..torch_table.forms import EDGE_FAMILIES, ERA_FAMILIES
 from ..torch_table.records import Arguments, Function, Keywords
-from . import compiled, entered_contexts  # noqa: F401  (compiled tells Dynamo)
+from . import compiled, entered_contexts  # noqa: F401  (`compiled` prepares Dynamo)
 from .mode import Replacement, Rewrite
 from .pins import drop_torchs_own
 from .report import Log, Report, make_report
@@ -29,7 +29,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 class _Entry(NamedTuple):
-    """mode: None where nothing was to be done. left_to_torch: families for which the pin asks for what torch does."""
+    """One entry of a context. mode: None if it replaces nothing. left_to_torch: families for which the pin asks for what torch does."""
 
     thread: int
     mode: Rewrite | None
@@ -37,6 +37,8 @@ class _Entry(NamedTuple):
 
 
 class _RewriteAtLines(Rewrite):
+    """Rewrites only the calls at its `lines`."""
+
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
@@ -49,12 +51,12 @@ class _RewriteAtLines(Rewrite):
 
 
 class Rewriting:
-    """While it is entered, in this thread, torch's functions get the chosen rules.
+    """While it is entered, torch's functions get the chosen rules in this thread.
 
-    replacements: by the switch of a form that each acts on. kinks: the convention of each family that is pinned.
+    replacements: by switch, the keyword of `override` or EDGE. kinks: the convention of each family that is pinned.
     is_torchs_own: the rules are those of the installed torch. The context then has an effect only inside another one that changes the same
         functions.
-    lines: the lines whose calls alone are changed; none for all. Compiled code must run eagerly then, as its lines are not known.
+    lines: change only the calls at these lines; empty for all calls. Compiled code must run eagerly then, because its lines are not known.
     """
 
     lines: Sequence[str] = ()
@@ -105,7 +107,7 @@ class Rewriting:
         return self
 
     def _decides_anything(self) -> bool:
-        """Does an outer context change the functions of this pin of an edge?"""
+        """Does an outer context change functions that this pin of an edge pins, too?"""
         return any(
             torch_forms.overlap(self.replacements, outer.replacements) or not EDGE_FAMILIES.isdisjoint(outer.kinks)
             for outer in entered_contexts.modes()
@@ -121,7 +123,7 @@ class Rewriting:
         for entry in reversed(self._entries):
             if entry.thread == thread:
                 break
-        else:  # a generator may be closed by another thread
+        else:  # another thread may close a generator
             entry = self._entries[-1]
         self._entries.remove(entry)
         entered_contexts.leave(entry.mode, entry.left_to_torch)
@@ -145,12 +147,12 @@ class Rewriting:
         return inside  # type: ignore[return-value]
 
     def report(self) -> Report:
-        """The calls that were rewritten so far, and those that were seen and could not be."""
+        """The calls that were rewritten so far, and the matching calls that could not be rewritten."""
         return make_report(self._label, list(self._logs.values()), self._is_torchs_own)
 
 
 def _stepping(context: Rewriting, function: Callable[..., Generator[object, object, object]]) -> Callable[..., object]:
-    """A generator function each step of which runs inside the context; send, throw and close reach the generator."""
+    """A generator function whose every step runs inside the context. send, throw and close reach the generator."""
 
     def wrapped(*args: object, **kwargs: object) -> object:
         generator = function(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""convert: the activation modules of a model, exchanged for ones with another backward rule; and back."""
+"""convert: exchange activation modules of a model for modules with another backward rule, and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Value = RuleLike | nn.Module | Callable[[nn.Module], nn.Module]
 
 
 class _Exchange:
-    """A module of a model, by its path, its parent and its name there, and the module that `convert` puts in its place."""
+    """A module of a model, with its path, its parent and its name there; and the module that `convert` puts in its place."""
 
     new: nn.Module
     was_training: bool
@@ -35,15 +35,16 @@ class _Exchange:
         setattr(self.parent, self.name, new)
 
     def take_back(self) -> None:
-        """Unless something else was put there by hand. A twin shares its tables of hooks and parameters with the old module, which also
-        gets the attributes that were set on the twin meanwhile, but for the rule; a user's module shares nothing.
+        """Put the old module back, unless the program has put another module there. Our twin of a module shares the tables of hooks and
+        parameters with it; the old module also gets all other attributes that the twin has now, except the rule.
         """
         old, new = self.old, self.new
         if children_of(self.parent).get(self.name) is not new:
             return
         if new.training is not self.was_training:
             old.train(new.training)
-        if new is not old and children_of(new) is children_of(old):
+        is_twin = new is not old and children_of(new) is children_of(old)
+        if is_twin:
             for name in old.__dict__.keys() - new.__dict__.keys():
                 del old.__dict__[name]
             old.__dict__.update({name: value for name, value in new.__dict__.items() if name != "rewritten"})
@@ -57,7 +58,7 @@ class _Exchange:
 _SHOWN = 6  # names in the repr of a conversion
 _NO_PLACE = "The model itself has no place; put it into a torch.nn.Sequential"
 _numbers = itertools.count()
-_standing: weakref.WeakSet[Conversion] = weakref.WeakSet()
+_not_undone: weakref.WeakSet[Conversion] = weakref.WeakSet()
 
 
 class Conversion:
@@ -72,25 +73,26 @@ class Conversion:
         self._exchanges = exchanges
         self._shown = [repr(exchange) for exchange in exchanges]
         self._number = next(_numbers)
-        _standing.add(self)
+        _not_undone.add(self)
 
     def undo(self) -> None:
         """Put the modules back that were there. Once: later calls do nothing."""
-        later = sorted((c for c in _standing if c._number > self._number), key=lambda c: c._number)
-        above: dict[tuple[nn.Module, str], _Exchange] = {}  # the next exchange that was made in the same place
-        for other in (other for conversion in later for other in conversion._exchanges):
-            above.setdefault((other.parent, other.name), other)
+        later = sorted((c for c in _not_undone if c._number > self._number), key=lambda c: c._number)
+        next_exchanges: dict[tuple[nn.Module, str], _Exchange] = {}  # by the parent and the name there
+        for conversion in later:
+            for other in conversion._exchanges:
+                next_exchanges.setdefault((other.parent, other.name), other)
         for exchange in self._exchanges:
-            next_exchange = above.get((exchange.parent, exchange.name))
+            next_exchange = next_exchanges.get((exchange.parent, exchange.name))
             if next_exchange is None:
                 exchange.take_back()
             elif next_exchange.old is exchange.new:
-                next_exchange.old = exchange.old  # it now stands on what was below this one
+                next_exchange.old = exchange.old  # which it puts back when it is undone
         self._exchanges = []
-        _standing.discard(self)
+        _not_undone.discard(self)
 
     def __enter__(self) -> Conversion:
-        if self not in _standing:
+        if self not in _not_undone:
             raise RuntimeError(
                 "convert: the conversion must stand when its context is entered, got one that was undone. Call convert again."
             )
@@ -100,7 +102,7 @@ class Conversion:
         self.undo()
 
     def _count_text(self) -> str:
-        return counted(len(self.paths), "module") + ("" if self in _standing else ", undone")
+        return counted(len(self.paths), "module") + ("" if self in _not_undone else ", undone")
 
     def _repr_html_(self) -> str:
         """One line for each module."""
@@ -160,7 +162,7 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
 
 
 def _find_sites(model: nn.Module) -> Iterator[_Exchange]:
-    """Every place that holds a module; a shared module has several, one parent may hold it twice."""
+    """Every place in the model that holds a module. A shared module has several places, perhaps in the same parent."""
     for path, parent in model.named_modules():
         for name, child in children_of(parent).items():
             if child is not None:
@@ -178,11 +180,8 @@ def _choices(model: nn.Module, sites: list[_Exchange], mapping: object) -> Mappi
     if takers:
         return takers
     if not known:
-        remedy = (
-            _NO_PLACE
-            if kind_of(model) in MODULES
-            else "Name its modules in a dictionary, or use override around the calls"
-        )
+        remedy = "Name its modules in a dictionary, or use override around the calls"
+        remedy = _NO_PLACE if kind_of(model) in MODULES else remedy
         raise ValueError(must("convert", "model", f"hold one of {names_of()}", type(model).__name__, remedy))
     return known
 

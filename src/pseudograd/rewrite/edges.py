@@ -1,7 +1,7 @@
-"""Pinned edges: the gradients that torch's own clamps have in an era, element for element, or with another edge in an era.
+"""Pinned edges: the gradients of torch's own clamps in an era, element for element; or with a chosen edge, and those of an era elsewhere.
 
-A pinned edge is a rule, made when it is first asked for. (Forward mode has the slope of backward; torch 2.13's own fmax has another one
-at a tie.)
+A pinned edge is a rule that is made when somebody first asks for it. In forward mode it has the slope of the backward. (torch 2.13's own
+fmax has two different slopes at a tie.)
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..torch_table.forms import EDGE_FAMILIES, FAMILIES
 
 
 class Pin(NamedTuple):
-    """The part of grad that x gets at the edge, or None for the part of the era; and the era whose formula holds elsewhere."""
+    """part: the part of grad that x gets at the edge; None for that of the era. era: its formula gives the gradient elsewhere."""
 
     part: float | None
     era: Era
 
 
-# --- as geometry, which kernels read; a test holds it to the formulas below -------------------------------------------
+# --- as geometry, which kernels read; a test compares it with the formulas below --------------------------------------
 
 
 def _between_pair(is_min: bool, pin: Pin, other: object) -> RangePieces:
@@ -66,7 +66,7 @@ def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
 
 @lru_cache(maxsize=64)
 def _pieces_of_pair(is_min: bool, part: float) -> Pieces:
-    """fmin or fmax: NaN loses; where both are, x wins."""
+    """fmin or fmax: of a number and a NaN the number gets grad, of two NaN x."""
     pieces = pieces_of_min(ALL_TO_MIN, Split(part, min=1.0 - part), ALL_TO_X, nan=ALL_TO_MIN, bound_nan=ALL_TO_X)
     return mirror(pieces) if is_min else pieces
 
@@ -75,7 +75,7 @@ def _pieces_of_pair(is_min: bool, part: float) -> Pieces:
 
 
 def _pull_of_numbers(part: float, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
-    """Away from the edge the eras agree: NaN gets 0."""
+    """x at the edge gets this part of grad. Elsewhere all eras have the same gradient; NaN gets 0."""
     inside = (x > min) if max is None else (x < max) if min is None else (x > min) & (x < max)
     if part == 0.0:
         return torch.where(inside, grad, 0.0), None, None
@@ -87,16 +87,16 @@ def _pull_of_numbers(part: float, grad: Tensor, x: Tensor, min: Any, max: Any, *
 def _pull_of_tensors(
     pin: Pin, grad: Tensor, x: Tensor, min: Tensor | None, max: Tensor | None, *, wants: Wants
 ) -> Gradients:
-    """On the inputs as they were: of three dtypes torch promotes two at a time here, and all three in its forward."""
+    """The inputs keep their dtypes: torch promotes two of three at a time in its backward, and all three in its forward."""
     grads = pin.era.of_tensors(grad, x, min, max)
     if pin.part is None:
         return grads
     nowhere = torch.zeros((), dtype=torch.bool, device=grad.device)
     at_min = nowhere if min is None else x == min
     at_max = nowhere if max is None else x == max
-    if min is not None and max is not None:  # where bounds cross, x is replaced in both eras
-        in_order = min <= max
-        at_min, at_max = at_min & in_order, at_max & in_order
+    if min is not None and max is not None:  # where bounds are crossed, both eras replace x
+        is_in_order = min <= max
+        at_min, at_max = at_min & is_in_order, at_max & is_in_order
     to_x, to_bound = share(grad, pin.part), share(grad, 1.0 - pin.part)
     grad_x, grad_min, grad_max = grads
     assert grad_x is not None
@@ -117,12 +117,12 @@ def _pull_of_pair(
 OF_NUMBERS: dict[str, Rule] = {}
 OF_TENSORS: dict[str, Rule] = {}
 OF_PAIRS: dict[str, dict[str, Rule]] = {}  # by the family: fmin, fmax
-# By the primitive that stands in otherwise: those that stand in under a pinned edge, with number bounds and with tensors.
+# By the name of a primitive: the two primitives that stand in under a pinned edge, with number bounds and with tensor bounds.
 PINNED: dict[str, tuple[str, str]] = {}
 
 
 def rule_named(edge: str, elsewhere: str) -> str:
-    """The name of the rule for an era, or for an edge with what the era `elsewhere` does elsewhere."""
+    """Make the rules of a pinned edge and return their name. edge: an era, or an edge; then `elsewhere` is the era of all other points."""
     if edge in ERAS:
         name, pin = f"zero/{edge}", Pin(None, ERAS[edge])
     else:
@@ -141,7 +141,7 @@ def rule_named(edge: str, elsewhere: str) -> str:
     return name
 
 
-# The primitives of every family that an edge pins, with the rules of pinned edges, under names of their own.
+# For each primitive of a family that an edge pins: primitives with other names and with the rules of pinned edges.
 for _family in sorted(EDGE_FAMILIES):
     for _pinned in FAMILIES[_family].pinned:
         _primitive, _name = PRIMITIVES[_pinned], _pinned.removesuffix(", pinned")
@@ -158,11 +158,12 @@ for _family in sorted(EDGE_FAMILIES):
 
 
 def pinned_edge(name: str, inputs: tuple[object, ...]) -> str | None:
-    """The primitive with the pinned edge: torch has one of number bounds and one of tensors. None where nobody has measured any."""
+    """The primitive that stands in for `name` under a pinned edge, for number bounds or for tensor bounds. None if there is none."""
     names = PINNED.get(name)
     if names is None:
         return None
+    with_numbers, with_tensors = names
     for value in inputs[1:]:
         if value is not None and not isinstance(value, torch.Tensor):
-            return names[0]
-    return names[1]
+            return with_numbers
+    return with_tensors

@@ -1,8 +1,8 @@
-"""The contexts that are entered in each thread, during its calls and its backwards.
+"""The contexts that are entered in each thread.
 
-torch's own stack of modes does not list them at all times: it is empty while torch handles a call that a mode got, and during a backward,
-because `backward` was such a call. While a context is entered, each backward puts the modes back: a function of the user may run a
-forward in its backward. A checkpoint recomputes under the contexts of its first forward pass.
+torch's own stack of modes does not always list them: it is empty while a mode handles a call, and during a backward, because `backward` was
+such a call. So each backward puts the modes of entered contexts back, because a function of the user may run a forward in its backward.
+A checkpoint recomputes under the contexts of its first forward.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Entered(TorchFunctionMode):
     replacements: the rules, by the keyword of `override`. kinks: the conventions, by the family that they pin.
     """
 
-    take_off: Callable[[object], None] | None = None  # takes this mode alone off the stack after a backward
+    take_off: Callable[[object], None] | None = None  # takes only this mode off the stack, after a backward
 
     def __init__(
         self, replacements: Mapping[str, object], log: Log | None, kinks: dict[str, str] | None = None
@@ -58,7 +58,7 @@ def modes() -> tuple[Entered, ...]:
 
 
 def families_left_to_torch() -> frozenset[str]:
-    """The families for which a pin of this thread asks for what the installed torch does anyway, so that nothing is replaced."""
+    """The families for which a pin of this thread asks for what the installed torch does, so that nothing is replaced."""
     left_to_torch = _thread.left_to_torch
     return NO_FAMILY.union(*left_to_torch) if left_to_torch else NO_FAMILY
 
@@ -92,8 +92,8 @@ def enter(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
 
 
 def leave(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
-    """Take a mode off torch's stack, wherever it is there: contexts that were entered in generators do not end in order. If another thread
-    ends one, the mode stays on the stack of its own thread and rewrites nothing there.
+    """Take a mode off torch's stack, wherever it is on it: contexts that were entered in generators do not end in order. If another thread
+    ends the context, the mode stays on the stack of its own thread and rewrites nothing there.
     """
     global _count
     remaining = list(_thread.left_to_torch)
@@ -128,7 +128,7 @@ def _replace_stack(stack: Sequence[object]) -> None:
 
 @contextlib.contextmanager
 def exactly(wanted: tuple[Entered, ...]) -> Iterator[None]:
-    """Enter these contexts of ours and leave all others of ours. The modes of others stay."""
+    """Enter these contexts of ours and leave all others of ours. Modes that are not ours stay."""
     entered, stack = _thread.modes, torch_private.mode_stack()
     ours = [entry for entry in stack if isinstance(entry, Entered)]
     if list(map(id, ours)) == list(map(id, entered)) == list(map(id, wanted)):
@@ -168,6 +168,6 @@ def _restore(roots: Iterable[object], grads: object, inputs: object) -> Callable
 
 
 def _take_off(pushed: tuple[object, ...], result: object = None) -> None:
-    """Take these modes off, also from below others that somebody has pushed since."""
+    """Take these modes off torch's stack, also from below others that somebody has pushed since."""
     for mode in reversed(pushed):
         torch_private.take_off_the_stack(mode)

@@ -1,4 +1,4 @@
-"""The mode under which torch's own functions run with another backward rule: what one entry of a context puts on torch's stack."""
+"""The mode under which torch's own functions run with another backward rule. Each entry of a context pushes one on torch's stack."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NORM_OF_A_TENSOR = torch.Tensor.norm
 
 
 class Replacement:
-    """The rule of one switch: by name or object, or a function of the site. op: the op whose rules it takes; None for a pin, which has a
-    rule of `edges`, for pinned primitives.
+    """The rule of one switch: a name, a rule object or a function of the site. op: the op whose rules it takes; None for a pin, which has
+    a rule of `edges`.
 
-    Under a compiler only strings are read: a number would become a symbol, and a memory must not be seen to change.
+    Compiled code reads only strings of it: a number would become a symbol.
     """
 
     def __init__(self, rule: Any, op: Op | None = None) -> None:
@@ -48,9 +48,9 @@ class Replacement:
             )
 
     def call(self, form: Form, primitive: str, rule: Any = None) -> Call | None:
-        """The call of `rule`, or of the rule for all sites; None where this function lacks a rule that others of the switch have.
+        """The call with `rule`, or with the rule for all sites. None if this primitive lacks the rule, but others of the switch have it.
 
-        Raises what an unknown rule of a site's function raises.
+        Raises the error of an unknown rule, which a function of the site may return.
         """
         if rule is None:
             if _is_compiling():
@@ -67,14 +67,14 @@ class Replacement:
         return call_for(stands_in, rule, stands_in.default_edge)
 
 
-_WRITE_OUT = Replacement(OWN)  # for a function with pinned ones inside
+_WRITE_OUT = Replacement(OWN)  # for a function that runs pinned functions inside
 
 
 class Rewrite(Entered):
     """One entry of a context."""
 
     replacements: dict[str, Replacement]
-    lines: Sequence[str] = ()  # of the context
+    lines: Sequence[str] = ()  # as in `Rewriting`
 
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
@@ -82,7 +82,7 @@ class Rewrite(Entered):
         if kwargs is None:
             kwargs = {}
         if not _is_dynamo_compiling():
-            if type(func) is MethodWrapperType:  # attributes are most of what torch asks, and of no table
+            if type(func) is MethodWrapperType:  # an attribute is read: the most frequent call, and in no table
                 return func(*args, **kwargs)
             memory = prepared.get(self)
             known = None if memory is None else memory.get(func)
@@ -93,13 +93,12 @@ class Rewrite(Entered):
         return self._anew(func, args, kwargs)
 
     def _anew(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
-        """A call that was not seen before, or has to be read each time."""
+        """Run a call that `at_once` does not know."""
         log, is_traced = None if _is_compiling() else self.log, _is_dynamo_compiling()
         if not is_traced and func in LOST:
             kwargs = find_lost_argument(func, kwargs)
-        if (
-            not is_traced and is_tracing()
-        ):  # a trace keeps values; a custom Function in it would differ from torch's check of it
+        # torch.jit.trace keeps values alone, and its check of the trace would find a difference.
+        if not is_traced and is_tracing():
             return self._leave_in_trace(func, args, kwargs)
         if self.kinks and (is_traced or not own.depth):
             if func is _NORM_OF_A_TENSOR:  # a function in Python, which Dynamo finds in no table
@@ -112,7 +111,7 @@ class Rewrite(Entered):
         spelling: Spelling | None = SPELLINGS.get(func)
         if spelling is None and _is_compiling():
             return func(*args, **kwargs)
-        if not is_traced and own.depth:  # the engine calls it for itself: it is neither rewritten nor missed
+        if not is_traced and own.depth:  # a call of the engine's own: neither rewritten nor reported
             result = func(*args, **kwargs)
             if log is not None:
                 log.nodes.forget()
@@ -138,7 +137,7 @@ class Rewrite(Entered):
         return _WRITE_OUT if self.kinks and has_inside and is_pinned_inside(form, self.kinks) else None
 
     def _run_each(self, spelling: Spelling, func: Function, args: Arguments, kwargs: Keywords) -> object:
-        """A function of lists, as calls of the method that does the same to one; torch's own where no derivative is recorded."""
+        """Run a function of lists as calls of the method for one tensor; torch's own function if no derivative is recorded."""
         calls = spelling.read_each(args, kwargs)
         if calls is None or not engine.is_recording(*[value for values in calls for value in values]):
             return func(*args, **kwargs)
@@ -147,7 +146,7 @@ class Rewrite(Entered):
         return None if spelling.in_place else tuple(results)
 
     def _write_out(self, spelling: Spelling, func: Function, args: Arguments, kwargs: Keywords) -> object:
-        """A function that hides others, in torch's own functions; torch's own where no derivative is recorded."""
+        """Run a function that hides others as it is written out; torch's own function if no derivative is recorded."""
         log = None if _is_compiling() else self.log
         values = spelling.values(args, kwargs)
         result, form = None, spelling.form
@@ -165,7 +164,7 @@ class Rewrite(Entered):
         return result
 
     def _run_inside(self, function: Function, *values: object) -> object:
-        """A function that is not of the table runs under this mode: one of the program may call others that are."""
+        """Run a function that was hidden. A function of the program is not in the table, but may call others that are."""
         if SPELLINGS.get(function) is not None or _is_compiling():
             return self.__torch_function__(function, (), values)
         push_mode(self)
@@ -222,7 +221,7 @@ class Rewrite(Entered):
         return func(*args, **kwargs)
 
     def note(self, op: str, switches: tuple[str, ...], rule: str, why: str | None) -> None:
-        """Note a call for the report. switches: the contexts that it is about. why: as in `Log.count`."""
+        """Note a call for the report. switches: those that act on the function. why: as in `Log.count`."""
         if _is_compiling():
             sites.note_compiled(op, switches, rule, why)
         elif self.log is not None:
@@ -230,11 +229,8 @@ class Rewrite(Entered):
 
 
 def _flat(values: Iterable[object]) -> list[object]:
-    """The values with the items of lists: a recurrent network gets its weights in one."""
+    """The values, with the items of a list in its place: a recurrent network gets its weights in a list."""
     items: list[object] = []
     for value in values:
-        if isinstance(value, (list, tuple)):
-            items.extend(value)
-        else:
-            items.append(value)
+        items.extend(value if isinstance(value, (list, tuple)) else [value])
     return items

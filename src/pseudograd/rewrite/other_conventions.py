@@ -15,7 +15,8 @@ from ..torch_table.eras import ERAS, OPEN_ERA, installed_era
 from ..torch_table.forms import FAMILIES, KINKED, SPELLINGS, Kinked, is_pinned_inside
 from .pins import call_of, prepare
 
-POOL, LAST = "max_pool", "the last of equal entries"  # torch, JAX and TensorFlow take the first; the last is no worse
+# torch, JAX and TensorFlow give the first of equal entries of a pool the gradient. The last one would be as good.
+POOL, LAST = "max_pool", "the last of equal entries"
 
 
 class OtherConvention(NamedTuple):
@@ -27,7 +28,7 @@ class OtherConvention(NamedTuple):
 
 
 def within(family: str, calling: object) -> str | None:
-    """The call of torch that runs the function inside, where no pin of the family reaches it."""
+    """The name of a call of torch that runs a function of the family where no pin reaches it. None if a pin of the family reaches it."""
     if family == POOL or any(kinked.family == family for kinked in KINKED.get(calling, ())):
         return None
     spelling = SPELLINGS.get(calling)
@@ -38,7 +39,7 @@ def within(family: str, calling: object) -> str | None:
 
 @lru_cache(maxsize=64)
 def other_of(family: str) -> OtherConvention | None:
-    """The known convention that differs most from that of the installed torch; None where all agree."""
+    """The known convention of the family that differs most from that of the installed torch; None if all are the same."""
     if family == POOL:
         return OtherConvention(LAST, LAST, {})
     row, era = FAMILIES[family], installed_era()
@@ -49,7 +50,7 @@ def other_of(family: str) -> OtherConvention | None:
         others = [(name, text_of(other)) for name, other in known.items() if other not in (own, OPEN_ERA)]
         return OtherConvention(*others[0], {}) if others else None
     passes = {name: _part_of_x(kinked, text_of(convention)) for name, convention in known.items()}
-    if math.isnan(passes[era]):  # a singular point
+    if math.isnan(passes[era]):  # at a singular point
         return None
     most = max(passes, key=lambda name: abs(passes[name] - passes[era]))
     return None if passes[most] == passes[era] else OtherConvention(most, text_of(known[most]), passes)

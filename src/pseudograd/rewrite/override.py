@@ -12,7 +12,7 @@ from .mode import Replacement
 from .sites import RuleBySite, Site
 
 SiteRule = RuleLike | Callable[[Site], RuleLike | None]
-_OPS = {family: OPS[op].replaced(name=family) for family, op in SWITCHES.items()}  # errors name what the user named
+_OPS = {family: OPS[op].replaced(name=family) for family, op in SWITCHES.items()}  # so that errors name the family
 
 
 def override(**families: SiteRule | None) -> Rewriting:

@@ -1,4 +1,4 @@
-"""How a pin of conventions runs a call: by a primitive that stands in, or written out in torch's own functions."""
+"""How a pin of conventions runs a call: by a primitive that stands in, or by a function that is written out in torch's functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pinning(Protocol):
 
 
 def prepare(kinks: dict[str, str]) -> dict[str, str]:
-    """Make the rules of these conventions, by family, which compiled code cannot."""
+    """Make the rules of these conventions, by family, in advance: compiled code cannot make them. Returns `kinks`."""
     for family, convention in kinks.items():
         make_rules(FAMILIES[family], convention)
         if convention in ERAS:
@@ -43,7 +43,7 @@ def drop_torchs_own(kinks: dict[str, str]) -> dict[str, str]:
 
 
 def run_pinned(mode: Pinning, func: Function, args: Arguments, kwargs: Keywords) -> Any:
-    """The result of a call under the conventions of a mode; None where torch is left alone."""
+    """The result of a call under the conventions of a mode; None if torch has to run it."""
     for kinked in KINKED[func]:
         if kinked.kink.write is not None:
             result = _write(mode, kinked, func, args, kwargs)
@@ -76,7 +76,7 @@ def _run_primitive(mode: Pinning, kinked: Kinked, args: Arguments, kwargs: Keywo
 
 
 def call_of(convention: str, name: str, inputs: Inputs, in_place: bool = False) -> Call | None:
-    """The call that stands in for a primitive under a convention, whose rules were made; None where nobody has measured any."""
+    """The call that stands in for a primitive under a convention that was prepared; None if an era has no pinned edge for the primitive."""
     if convention not in ERAS:
         primitive = pinned_primitive(name, in_place)
         return call_for(primitive, convention, primitive.default_edge)
@@ -101,7 +101,7 @@ def _write(mode: Pinning, kinked: Kinked, func: Function, args: Arguments, kwarg
         mode.note(spelling.name, (kinked.family,), "", NO_ORDER)
         return None
     x = values[0]
-    if spelling.in_place:  # the result is written into x at the end, of which nothing may be a view
+    if spelling.in_place:  # the result is written into x at the end, so nothing before may be a view of x
         func = getattr(Tensor, spelling.name.removesuffix("_"))
         values = [value.clone() if isinstance(value, Tensor) else value for value in values]
     assert kinked.kink.write is not None, "run_pinned asks"
@@ -114,7 +114,7 @@ def _write(mode: Pinning, kinked: Kinked, func: Function, args: Arguments, kwarg
 
 
 def _own_function(func: Function, args: Arguments, kwargs: Keywords) -> Callable[..., object]:
-    """torch's function with the arguments of the call; its first tensors are others where some are passed."""
+    """own(*tensors): torch's function with the arguments of the call, but with these tensors in the place of the first ones."""
 
     def own(*tensors: Tensor) -> object:
         names = (("input", "self", "x", "a", "x1"), ("other", "x2", "exponent"))

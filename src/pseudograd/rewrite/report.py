@@ -1,4 +1,4 @@
-"""The report of a context: the calls that it rewrote, and those that it saw and could not reach. Silence never means success."""
+"""The report of a context: the calls that it rewrote, and the matching calls that it could not rewrite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..torch_table.records import Form
 from ..wording import counted
 
 _SCRIPT = "torch::jit::"
-LEFT = "chosen by the function of the site"
+LEFT = "chosen by the function of the site"  # the reason of a call that the function left to torch
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Rewritten(Calls):
-    """Calls that got another rule. `compiled`: calls counts how often the call was traced, not how often it ran, and the expression is its
+    """Calls that got another rule. compiled: `calls` counts how often the call was traced, not how often it ran, and `expression` is its
     whole line.
     """
 
@@ -45,7 +45,7 @@ class Rewritten(Calls):
 
 @dataclass(frozen=True)
 class Missed(Calls):
-    """Matching calls that were seen and left to torch."""
+    """Matching calls that torch ran with its own rule."""
 
     why: str
 
@@ -125,8 +125,8 @@ def _line(site: Calls) -> str:
 
 @dataclass(slots=True)
 class Tallied:
-    """How often a call was made, and its two lines. They keep the code object alive whose id is in `Log.calls`: its hash costs more than
-    the way to it.
+    """How often a call was made, and its two lines, which keep the code objects alive whose ids are in `Log.calls`. (To hash a code object
+    takes too long.)
     """
 
     call: frames.Point | None
@@ -135,8 +135,10 @@ class Tallied:
 
 
 class Log:
+    """What one context counts in one thread."""
+
     def __init__(self) -> None:
-        self.calls: dict[tuple[object, ...], Tallied] = {}  # by op, rule, reason and place
+        self.calls: dict[tuple[object, ...], Tallied] = {}  # by op, rule, reason and the two lines
         # By op, rule, lines and reason: how often each was traced into compiled code.
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
         self.harmless: set[type] = set()  # the classes of nodes that the context does not act on
@@ -144,7 +146,7 @@ class Log:
         self.nodes.seen_up_to = node_number()
 
     def count(self, op: str, rule: str, why: str | None) -> Tallied:
-        """why: the reason why torch's own function ran; None: the call was rewritten."""
+        """Count a call. why: the reason why torch's own function ran; None if the call was rewritten."""
         frame = frames.calling_frame()
         program = frames.program_frame(frame)
         key: tuple[object, ...] = (op, rule, why)
@@ -165,7 +167,7 @@ class Log:
         for (op, rule, lines, why), calls in list(self.compiled.items()):
             yield _entry(op, rule, lines, why, calls, True)
 
-    # --- what the mode cannot reach shows as a node of the graph -----------------------------------------------------
+    # --- calls that the mode does not see: their nodes are in the graph ----------------------------------------------
 
     def watch(
         self,
@@ -174,13 +176,13 @@ class Log:
         args: tuple[object, ...],
         kwargs: Mapping[str, object],
     ) -> object:
-        """Call `func`, and note its nodes that these switches act on, or nodes of code that no mode sees (TorchScript, C++)."""
+        """Call `func` and note those of its nodes that these switches act on; so too for code that no mode saw (TorchScript, C++)."""
         nodes, before = self.nodes, node_number()
         if nodes.unseen or before != nodes.seen_up_to:
             self.look_at(switches, (*args, *kwargs.values()) if kwargs else args)
         result = func(*args, **kwargs)
         if node_number() != before:
-            with without_torch_function():  # neither a mode nor a tensor of the program sees what is read here
+            with without_torch_function():  # no mode and no tensor of the program sees what is read here
                 hidden = nodes.since(before, result)
                 kind = type(hidden[0]) if len(hidden) == 1 else None
                 if kind in self.harmless:
@@ -193,7 +195,7 @@ class Log:
         return result
 
     def look_at(self, switches: Collection[str], values: Iterable[object]) -> None:
-        """Note the values of a call or a backward that code has made which no mode sees."""
+        """Note the nodes behind the arguments of a call, or behind the roots of a backward, that code made which no mode sees."""
         with without_torch_function():
             nodes = self.nodes.unseen_behind(values)
         if nodes:

@@ -1,4 +1,4 @@
-"""The site of a call, by which a user's function may choose its rule: the line, the module path and the bounds."""
+"""The site of a call, by which a user's function may choose the rule: the line, the path of the module and the bounds."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from . import entered_contexts
 
 @dataclass(frozen=True)
 class Site:
-    """A call that a rule may be chosen for. Inside torch.compile `module` is not known, and `expression` is the source of the line.
+    """A call for which a function may choose a rule. Inside torch.compile `module` is not known, and `expression` is the whole line.
 
-    where: file:line of the call, the file from site-packages or from the folder on that the program is in at the moment. Compare it by
-    `is_at`, which holds in every folder. expression: the source of the call, as `diagnose` and `report()` name it.
+    where: file:line of the call. The file is relative to site-packages or to the current folder, so compare it by `is_at`, which is right
+    in every folder. expression: the source of the call, as `diagnose` and `report()` name it.
     """
 
     op: str
@@ -44,7 +44,7 @@ class Site:
 
 @constant_result
 def _is_at(site: str, source: str, is_line: bool, where: str, expression: str | None) -> bool:
-    """is_line: is the source that of the whole line? Dynamo tells no more."""
+    """is_line: is the source the whole line? Dynamo tells no more."""
     if expression is None:
         return frames.is_same_line(site, where)
     is_same = expression in source if is_line else expression == source
@@ -77,7 +77,7 @@ class RuleBySite:
 
 @functools.lru_cache(maxsize=256)
 def _expression(call: frames.Point | None) -> str:
-    """As the file is at the first call: somebody may edit it while the program runs."""
+    """The source of a call. It is read once, because somebody may edit the file while the program runs."""
     return "" if call is None else call.expression
 
 
@@ -91,7 +91,7 @@ def _bounds(primitive: str, inputs: tuple[object, ...]) -> tuple[object, object]
 
 
 def _bound_of_two(x: object, other: object) -> object:
-    """What a transform has wrapped is not the bound. Where it has wrapped both nothing tells, nor does compiled code."""
+    """The one of two tensors that is the bound: the constant one, which no transform has wrapped. None if that is not known."""
     only_backward_tells = records.only_backward_tells()
     if torch.compiler.is_compiling() and only_backward_tells:
         return None
@@ -102,7 +102,7 @@ def _bound_of_two(x: object, other: object) -> object:
 
 @constant_result
 def note_compiled(op: str, switches: tuple[str, ...], label: str, why: str | None) -> None:
-    """Runs while Dynamo traces, once for each call in the graph: the calls of the graph itself cannot be counted."""
+    """Note a call in compiled code. Runs while Dynamo traces, once for each call in the graph: runs of the graph cannot be counted."""
     for mode in reversed(entered_contexts.modes()):
         if any(switch in mode.replacements or switch in mode.kinks for switch in switches) and mode.log is not None:
             mode.log.compiled[op, label, frames.compiled_lines(), why] += 1

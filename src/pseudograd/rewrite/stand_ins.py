@@ -1,4 +1,4 @@
-"""What runs in place of a call of torch, and why torch's own function sometimes has to."""
+"""Run a primitive in the place of a call of torch, or say why torch's own function has to run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _is_compiling = torch.compiler.is_compiling
 
 
 def run_stand_in(call: Call, inputs: Inputs, in_place: bool) -> Tensor:
-    """Run the primitive. Where torch saves nothing of x a program may change it; in compiled code nothing is changed in place."""
+    """Run the primitive of the call. If it saves x, but torch's own op does not, it gets a copy of x: a program may change x in place
+    afterwards. (The engine itself copies what compiled code saves.)
+    """
     if in_place:
         return engine.run_in_place(call, *inputs)
     x = inputs[0]
@@ -24,7 +26,7 @@ def run_stand_in(call: Call, inputs: Inputs, in_place: bool) -> Tensor:
 
 
 def why_not(call: Call, inputs: Inputs, in_place: bool) -> str | None:
-    """Why torch's own op has to run; None where ours can. Torch raises its own errors, and we raise none of ours."""
+    """Why torch's own op has to run; None if ours can. A call that torch refuses is left to torch, which raises its own error."""
     x = inputs[0]
     if not _is_compiling() and transforms_are_active() and is_functionalized():
         return "torch.func.functionalize has no rule for a custom backward"

@@ -1,4 +1,4 @@
-"""The standard input of a program that is run again and again: each run gets the whole of it."""
+"""The standard input of a program that is run again and again: each run gets all of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 
 class StandardInput:
-    """A file is wound back before each run; what comes through a pipe is kept, to its end; a terminal each run asks for itself."""
+    """Each run reads a file from where it stood at first, or gets a copy of what came through a pipe, or reads a terminal itself."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
@@ -27,7 +27,7 @@ class StandardInput:
 
     @contextlib.contextmanager
     def open_for_run(self) -> Iterator[int | None]:
-        """What subprocess takes as stdin; None: this process's own."""
+        """The argument stdin of subprocess for one run; None for that of this process."""
         if self._start is not None:
             os.lseek(self._descriptor, self._start, os.SEEK_SET)
         if not self._is_pipe:
@@ -48,7 +48,7 @@ class StandardInput:
             self._content = pipe.read()
 
     def _feed(self, reader: threading.Thread, descriptor: int) -> None:
-        """Hand a run the whole input, once that has ended: a run that reads nothing does not wait for it."""
+        """Write the whole input for a run, after the pipe has ended. A run that reads nothing does not wait for it."""
         with contextlib.suppress(OSError), os.fdopen(descriptor, "wb") as pipe:
             reader.join()
             pipe.write(self._content)

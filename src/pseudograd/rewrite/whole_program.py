@@ -38,7 +38,7 @@ def contexts(pin: str | None, overrides: Sequence[str], where: str = "run") -> l
 
 
 def rules_of(overrides: Sequence[str], where: str = "run", argument: str = "--override") -> dict[str, RuleLike]:
-    """From FAMILY=RULE texts what override takes."""
+    """Parse FAMILY=RULE texts into the arguments of `override`."""
     rules: dict[str, RuleLike] = {}
     for text in overrides:
         family, equals, rule = (part.strip() for part in text.partition("="))
@@ -50,7 +50,7 @@ def rules_of(overrides: Sequence[str], where: str = "run", argument: str = "--ov
 
 def _parse_rule(family: str, text: str, where: str, argument: str) -> RuleLike:
     if family not in SWITCHES:
-        return text  # override has the error
+        return text  # `override` raises the error
     rule, edge = parsed(OPS[SWITCHES[family]], text, f"{where}: {argument}")
     if edge is not None:
         remedy = "Each family has its own; --pin changes that of torch's clamps"
@@ -67,11 +67,10 @@ def run(
     json_file: Path | None = None,
     requires: bool = False,
 ) -> int:
-    """Run the program as `python program arguments` would, then print the reports; also into `json_file`.
+    """Run the program as `python program arguments` would, then print the reports and write them to `json_file`.
 
-    change: "pin", "overrides" and "imports", as the command takes them, for each process of the program. The exit status is the program's;
-    or, if that is 0 and `requires` is true, 3 where a context rewrote nothing. A pin to the era of the installed torch has nothing to
-    rewrite and counts as done.
+    change: "pin", "overrides" and "imports", as the command takes them, for each process of the program. Returns the exit status of the
+    program; but 3 if that is 0, `requires` is true and a context rewrote nothing. A pin to the era of the installed torch need not rewrite.
     """
     entered = contexts(change["pin"], change["overrides"])
     programs.check("run", program, is_module)
@@ -96,7 +95,7 @@ def run(
     if requires and idle:
         lines.append(f"run: --require: nothing was rewritten by {' and '.join(idle)}")
         status = status or NOTHING_REWRITTEN
-    with contextlib.suppress(OSError, ValueError):  # nobody reads it
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         for line in lines:
             print(f"pseudograd: {line}", file=sys.stderr)
     return status

@@ -1,4 +1,4 @@
-"""The modules that stand in for torch's own: those of the table with a backward rule. Each class is made when it is asked for."""
+"""Modules with a backward rule that replace torch's own modules. Each class is made when it is first needed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .stand_ins import run_stand_in, why_not
 
 
 class WithRule(nn.Module):
-    """Mixed into the class of a module: its forward, through the engine. All else is shared with the module that it replaces."""
+    """Mixed into the class of a module: the engine runs its forward. All else is shared with the module that it replaces."""
 
-    kind: type[nn.Module]  # which it replaces
+    kind: type[nn.Module]  # the class that it replaces
     form: Form
     rewritten: Inputs  # the spec of the call
 
@@ -29,7 +29,7 @@ class WithRule(nn.Module):
         return self._run(super().forward, input)
 
     def __call__(self, *args: object, **kwargs: object) -> object:
-        """torch.fx gets one node that calls this module, as for torch's own: into the forward of others it looks, and sees no rule."""
+        """Make one node of torch.fx that calls this module, as for torch's own modules. A trace of the forward would lose the rule."""
         x = args[0] if args else kwargs.get("input")
         if isinstance(x, fx.Proxy) and isinstance(x.tracer, fx.Tracer):
             return x.tracer.call_module(self, partial(_make_node, x.tracer, self), args, kwargs)
@@ -73,7 +73,7 @@ class WithRule(nn.Module):
 
 
 class CompositeWithRule(WithRule):
-    """The same for a module that calls a function which hides others: these get the rule wherever that function runs them."""
+    """The same for a module whose function hides others: the hidden functions get the rule, by `override`."""
 
     rewritten: tuple[str, RuleLike]  # the family of override, and its rule
 
@@ -91,7 +91,7 @@ class CompositeWithRule(WithRule):
 
 
 def _is_tracing_script() -> bool:
-    """Does torch.jit.trace run? It warns where the program may be trained."""
+    """Does torch.jit.trace run? Warns if the traced program may be trained."""
     if torch.compiler.is_compiling() or not is_tracing():
         return False
     if torch.is_grad_enabled():
@@ -103,7 +103,7 @@ _classes: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they 
 
 
 def class_with_rule(kind: type[nn.Module]) -> type[nn.Module]:
-    """The same class each time, because pickle finds it here by its name."""
+    """The class with a rule for this class of torch; always the same one, because pickle finds it by its name in this module."""
     if kind not in _classes:
         form, mixin = (MODULES[kind], WithRule) if kind in MODULES else (COMPOSITE_MODULES[kind], CompositeWithRule)
         members = {"__module__": __name__, "kind": kind, "form": form}
@@ -119,7 +119,7 @@ def __getattr__(name: str) -> object:
 
 
 def primitive_for(kind: type[nn.Module], rule: RuleLike) -> Primitive | None:
-    """The primitive that stands in under this rule; None where the module takes no such rule."""
+    """The primitive that runs for modules of this class under the rule; None if they take no such rule."""
     return MODULES[kind].primitive_with(_usual_primitive(kind).name, rule)
 
 
@@ -130,7 +130,7 @@ def _usual_primitive(kind: type[nn.Module]) -> Primitive:
 
 
 def module_with_rule(old: nn.Module, rule: RuleLike) -> nn.Module:
-    """A module that stands in for this one with the rule, with the same hooks and the same training flag; raises the errors of its op."""
+    """A module that replaces `old` and has the rule, the same hooks and the same training flag. Raises the errors of its op."""
     kind = kind_of(old)
     if kind in COMPOSITE_MODULES:
         family = COMPOSITE_MODULES[kind].switches[0]
@@ -157,7 +157,7 @@ def names_of(kinds: Iterable[type[nn.Module]] = MODULES) -> str:
 
 
 def kind_of(module: nn.Module) -> type[nn.Module]:
-    """The class that a user knows the module by."""
+    """The class by which a user knows the module: torch's own for one with a rule."""
     return module.kind if isinstance(module, WithRule) else type(module)
 
 
