@@ -1,6 +1,6 @@
-"""Where a call stands: the user's line and the line of torch or a package that it led to, the expression, and the running module.
+"""The location of a call: the line that calls torch, the program's own line that led there, the expression, and the running module.
 
-One file, as one walk outwards from a call meets all of them.
+One walk outwards over the frames of a call finds them all.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 from ..torch_table.private import children_of, module_call, module_wrapped_call, traced_frames
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # pseudograd_lint and its like stand beside it
-_OURS = (OURS + os.sep, OURS + "_")
-_NOT_THEIRS = (_TORCH, *_OURS)
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the folder of pseudograd
+_OURS = (OURS + os.sep, OURS + "_")  # with pseudograd_lint and the like
+_TORCHS_OR_OURS = (_TORCH, *_OURS)
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
 
 
@@ -33,12 +33,12 @@ def _current_folder() -> str | None:
         return None
 
 
-_HOME = _current_folder()  # when this was imported
+_FIRST_FOLDER = _current_folder()  # that of the import of pseudograd
 
 
 def is_users(file: str) -> bool:
-    """Is it neither torch's nor this package's? So of the program, or of a package that calls torch."""
-    return not file.startswith(_NOT_THEIRS)
+    """Is it a file of the program or of a package that calls torch, and neither torch's nor ours?"""
+    return not file.startswith(_TORCHS_OR_OURS)
 
 
 def is_torchs(file: str) -> bool:
@@ -46,32 +46,31 @@ def is_torchs(file: str) -> bool:
 
 
 def is_ours(file: str) -> bool:
-    """Is it this package's?"""
     return file.startswith(_OURS)
 
 
 def is_of_a_package(file: str) -> bool:
-    """Was it installed?"""
+    """Is it a file of an installed package?"""
     return _PACKAGES in file
 
 
 def calling_frame() -> FrameType | None:
-    """The innermost frame that is neither torch's nor this package's: the line that calls a function of torch."""
+    """The innermost frame that is neither torch's nor ours: the line that calls a function of torch."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THEIRS):
+    while frame is not None and frame.f_code.co_filename.startswith(_TORCHS_OR_OURS):
         frame = frame.f_back
     return frame
 
 
 def program_frame(frame: FrameType | None) -> FrameType | None:
-    """From there outwards, the first frame that no installed package holds: the line of the program itself, where there is one."""
+    """The first frame of the program itself, from this frame outwards; None if there is none."""
     while frame is not None and _whose(frame.f_code.co_filename) != _OF_THE_PROGRAM:
         frame = frame.f_back
     return frame
 
 
 def expression_at(code: CodeType, line: int, instruction: int) -> str:
-    """The source of a call, as Python shows it in a traceback; its whole line before Python 3.11."""
+    """The source of a call, as Python marks it in a traceback; its whole line before Python 3.11."""
     lines, span = lines_of(code.co_filename), span_at(code, instruction)
     text = lines[line - 1] if line <= len(lines) else ""
     if not text or span is None or span[1] > len(lines):
@@ -84,16 +83,16 @@ def expression_at(code: CodeType, line: int, instruction: int) -> str:
 
 
 def file_of(code: CodeType | str) -> str:
-    """Its absolute path. A relative one belongs to the folder that the program was started in, which it may have left since."""
+    """The absolute path of a file. A relative one is looked up in the folder in which the program was when it imported pseudograd."""
     name = code if isinstance(code, str) else code.co_filename
-    if not name or os.path.isabs(name) or name.startswith("<") or _HOME is None:
+    if not name or os.path.isabs(name) or name.startswith("<") or _FIRST_FOLDER is None:
         return name
-    file = os.path.join(_HOME, name)
+    file = os.path.join(_FIRST_FOLDER, name)
     return file if os.path.exists(file) else name
 
 
 def lines_of(file: str) -> list[str]:
-    """As the file is now: Python remembers it by its name, which may be that of another file in the folder one was in before."""
+    """The lines of the file as it is now. Python remembers lines by a relative name, which means another file after a change of folder."""
     file = file_of(file)
     linecache.checkcache(file)
     return linecache.getlines(file)
@@ -114,7 +113,7 @@ _remembered: dict[int, tuple[CodeType, list[Any]]] = {}  # by the id of a code: 
 
 
 def _positions(code: Any) -> list[Any]:
-    """Of every instruction. Python lists those of the whole code each time, and a function may have a thousand calls."""
+    """The positions of all instructions of a code. They are remembered, because a function may have a thousand calls."""
     known = _remembered.get(id(code))
     if known is None:
         while len(_remembered) >= _MOST_POSITIONS:
@@ -139,18 +138,18 @@ class Point(NamedTuple):
 
 
 def named(point: Point | None) -> str:
-    """Its file and line; "?" where nobody saw it."""
+    """The file and line; "?" if the point is not known."""
     return "?" if point is None else str(point)
 
 
 def point(frame: FrameType | None) -> Point | None:
-    """Where a frame is now."""
+    """The point at which a frame is now."""
     return None if frame is None else Point(frame.f_code, frame.f_lineno, frame.f_lasti)
 
 
 @dataclass(frozen=True, eq=False)  # compared by identity: the hash of a code object would cost more than the walk
 class Location:
-    """Where a call stands: the line that calls torch, the program's own line, and the running module by its path in the outermost."""
+    """The line that calls torch, the program's own line, and the path of the running module in the outermost module."""
 
     call: Point | None
     program: Point | None
@@ -162,9 +161,9 @@ _MOST_LOCATIONS = 10_000
 
 
 class Locations:
-    """Each location once, so that a program which makes its code anew in every step stays at the same locations. It keeps their code.
+    """One object for each location, also if a program makes its code anew in every step. It keeps the code of each location alive.
 
-    roots: the outermost modules that were seen to run, by their id.
+    roots: the outermost modules that ran, by their id.
     """
 
     def __init__(self) -> None:
@@ -173,9 +172,9 @@ class Locations:
         self._by_instruction: dict[tuple[object, ...], Location] = {}
 
     def here(self, depth: int) -> Location:
-        """The location of the frame `depth` above; the first location that was alike. NOWHERE where there are too many.
+        """The location of the frame `depth` above, or the first location that was equal to it. NOWHERE if there are too many.
 
-        Code is compared by what it does, and a made file by its name without numbers.
+        Code objects are compared by what they do, and generated files such as "<string-1>" by their names without numbers.
         """
         call, program, module = _walk_outwards(sys._getframe(depth), self.roots)
         key = (
@@ -191,12 +190,12 @@ class Locations:
         if alike not in self._known and len(self._known) >= _MOST_LOCATIONS:
             return NOWHERE
         first = self._known.setdefault(alike, location)
-        if first is location:  # its code is kept, so that no other one gets its id
+        if first is location:  # it keeps its code alive, so no other code gets the ids in the key
             self._by_instruction[key] = location
         return first
 
     def of_function(self, function: object) -> Location:
-        """The first line of a function of the program; NOWHERE for what is not written in Python."""
+        """The first line of a function; NOWHERE if it is not written in Python."""
         while isinstance(function, functools.partial):
             function = function.func
         function = getattr(function, "__func__", None) or function
@@ -215,19 +214,19 @@ def _alike(point: Point | None) -> tuple[object, ...] | None:
     return re.sub(r"\d+", "", file) if file.startswith("<") else file, *point
 
 
-_OF_OTHERS, _OF_A_PACKAGE, _OF_THE_PROGRAM = range(3)
+_OF_TORCH_OR_OURS, _OF_A_PACKAGE, _OF_THE_PROGRAM = range(3)
 
 
 @functools.lru_cache(maxsize=4096)
 def _whose(file: str) -> int:
-    """The code in a file: torch's and ours, a package's, or the program's."""
+    """Who has written this file? One of the three numbers above."""
     if not is_users(file):
-        return _OF_OTHERS
+        return _OF_TORCH_OR_OURS
     return _OF_A_PACKAGE if _PACKAGES in file or file.startswith("<frozen") else _OF_THE_PROGRAM
 
 
 def location(depth: int) -> Location:
-    """The location of the frame `depth` above, where no `Locations` remembers it."""
+    """The location of the frame `depth` above, without a memory."""
     call, program, module = _walk_outwards(sys._getframe(depth), {})
     return Location(point(call), point(program), module)
 
@@ -237,7 +236,7 @@ def _walk_outwards(
 ) -> tuple[FrameType | None, FrameType | None, str | None]:
     """The frames of the call and of the program, and the path of the module. The outermost module is added to `roots`."""
     call = program = None
-    # Of the frames that run a module. To read the locals of a frame takes longer than to walk past it.
+    # Two of the frames that run a module. Their locals are read at the end, because that takes longer than a step of the walk.
     innermost: FrameType | None = None
     outermost: FrameType | None = None
     while frame is not None:
@@ -261,13 +260,13 @@ def _walk_outwards(
 
 
 def _self_of(frame: FrameType) -> Any:
-    """The module that a frame runs: from the frame around it, where that is torch's, as it has fewer locals to be copied."""
+    """The module that a frame runs. It is read from torch's frame around it if there is one, which has fewer locals to copy."""
     outer = frame.f_back
     return (frame if outer is None or outer.f_code is not module_wrapped_call else outer).f_locals["self"]
 
 
 def format_location(code: CodeType | str, line: int) -> str:
-    """file:line, from site-packages or the current folder on."""
+    """file:line; the file is relative to site-packages or to the current folder."""
     file = file_of(code)
     if _PACKAGES in file:
         file = file.rsplit(_PACKAGES, 1)[1]
@@ -278,20 +277,20 @@ def format_location(code: CodeType | str, line: int) -> str:
 
 
 def is_same_line(where: str, text: str) -> bool:
-    """Does a person who writes `text` mean the line `where`, as `format_location` names it? The end of the path of a file is enough."""
-    (file, number), (other, its) = (line.rpartition(":")[::2] for line in (where, text))
-    return number == its and is_same_file(file, other)
+    """Does a person who writes file:line as `text` mean the line that `format_location` calls `where`?"""
+    (file, line), (other, other_line) = (location.rpartition(":")[::2] for location in (where, text))
+    return line == other_line and is_same_file(file, other)
 
 
 def is_same_file(file: str, other: str) -> bool:
-    """Does a person who writes `other` mean the file that `format_location` names so?"""
+    """Does a person who writes `other` mean the file that `format_location` calls `file`? The end of its path is enough."""
     file, other = (name.replace(os.sep, "/") for name in (file, other))
     if not file or not other:
         return False
     path = file if file.startswith(("/", "<")) else f"{_current_folder() or ''}/{file}".replace(os.sep, "/")
     if f"/{path}".endswith(f"/{other}"):
         return True
-    # in a package, whose folder `format_location` leaves out
+    # A file of a package: `format_location` leaves out the folder site-packages.
     return not os.path.exists(path) and f"/{other}".endswith(f"/{file}")
 
 
@@ -315,7 +314,7 @@ def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
 
 
 def _lead_to(module: torch.nn.Module, names: _Names, root: object) -> bool:
-    """Do they still? Layers move where one before them is taken out, and a new one may get the id of an old one.
+    """Do these names lead from the root to the module? Layers may have moved, and a new layer may have the id of an old one.
 
     torch's own `get_submodule` takes ten times as long, more than all the rest of `location`.
     """
@@ -325,7 +324,7 @@ def _lead_to(module: torch.nn.Module, names: _Names, root: object) -> bool:
 
 
 def compiled_lines() -> tuple[str, str, str]:
-    """Of the call that Dynamo is tracing: its line, the program's own line, and the source of the line."""
+    """The line of the call that Dynamo is tracing, the program's own line, and the source of the first one."""
     entries = [entry for entry in traced_frames() if is_users(entry.filename)]
     if not entries:
         return "?", "?", ""

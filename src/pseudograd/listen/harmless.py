@@ -83,9 +83,9 @@ def harmless(what: str, otherwise: object = None) -> Callable[[Hook], Hook]:
     return wrap
 
 
-@harmless("a tensor that is gone")
+@harmless("a tensor that was freed")
 def forget(notes: dict[int, Notes], key: int, reference: object) -> None:
-    """Callback of a weak reference: delete the notes that begin with it. The key is an id, which another object may have by now."""
+    """Callback of a weak reference: delete the notes that begin with the reference. Another object may have the same id as a key by now."""
     if key in notes and notes[key][0] is reference:
         del notes[key]
 
@@ -221,17 +221,17 @@ def quiet(what: str) -> Callable[[Hook], Hook]:
 
 # --- warnings of the program's calls ----------------------------------------------------------------------------------
 
-_DOOR = f"torch{os.sep}overrides.py"  # by which a function of torch that is written in Python calls a mode
+_OVERRIDES = f"torch{os.sep}overrides.py"  # through it a function of torch that is written in Python calls a mode
 
 
 def show_located(show: Callable[[Any], object], message: Any) -> None:
-    """Show a warning. If Python located it between the program and torch, issue it again at the frame that it has without us: then the
-    program's filters, and its count of one warning for each line, apply there.
+    """Show a warning. If its line is in our code, issue it again at the line that it would have without us. Then the program's filters, and
+    its count of one warning for each line, apply there.
     """
     frame = _frame_without_us(sys._getframe(1), message.filename, message.lineno)
     name = "" if frame is None else frame.f_globals.get("__name__", "<string>")
     if frame is None or BETWEEN.match(name):
-        if not message.filename.endswith(_DOOR):  # torch itself hides those of the functions that it lists there
+        if not message.filename.endswith(_OVERRIDES):  # torch itself hides warnings of the functions in this file
             show(message)
         return
     registry = frame.f_globals.setdefault("__warningregistry__", {})
@@ -247,8 +247,8 @@ def show_located(show: Callable[[Any], object], message: Any) -> None:
 
 
 def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameType | None:
-    """The frame that is as deep as the one at this line if nobody stands between the program and torch; None for another warning."""
-    if not (is_ours(file) or file.endswith(_DOOR)):
+    """The frame that would be as deep as the one at this line if our frames were not there. None for a line that is not in our code."""
+    if not (is_ours(file) or file.endswith(_OVERRIDES)):
         return None
     depth, outer = 0, frame
     while outer is not None and (outer.f_code.co_filename, outer.f_lineno) != (file, line):
@@ -257,7 +257,9 @@ def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameTyp
 
 
 def _frames_without_us(frame: FrameType | None) -> Iterator[FrameType]:
-    """Outwards. A function of torch that is written in Python stands there twice around us: it calls the mode, and the mode calls it."""
+    """The frames outwards, without ours. A function of torch that is written in Python and calls a mode has two frames, inside and outside
+    ours; only the inner one counts.
+    """
     inner: FrameType | None = None
     while frame is not None:
         if not is_ours(frame.f_code.co_filename):
@@ -266,6 +268,6 @@ def _frames_without_us(frame: FrameType | None) -> Iterator[FrameType]:
             continue
         while frame is not None and is_ours(frame.f_code.co_filename):
             frame = frame.f_back
-        caller = frame.f_back if frame is not None and frame.f_code.co_filename.endswith(_DOOR) else None
+        caller = frame.f_back if frame is not None and frame.f_code.co_filename.endswith(_OVERRIDES) else None
         if caller is not None and inner is not None and caller.f_code is inner.f_code:
             frame = caller.f_back

@@ -1,7 +1,7 @@
-"""The replacements for functions of torch while a context or a listener of ours is entered. `patches` puts them in and takes them out.
+"""The functions that replace torch's own while a context or a listener of ours is entered. `patches` puts them in and takes them out.
 
-Functions that no mode sees, to whose calls others subscribe; custom Functions; checkpoints; and modules that have a fast path. One file, so
-that all code of ours that torch runs in place of its own stands together.
+They are for functions that no mode sees, to whose calls others subscribe; custom Functions; checkpoints; modules with a fast path; warnings
+and threads.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Subscriber = Callable[..., Ending | None]
 
 
 class Around:
-    """A hook around the functions that `patches` name. read(arguments of a call): those that a subscriber gets."""
+    """A hook around functions of torch, by their patches. read(*args, **kwargs) of a call returns the arguments that a subscriber gets."""
 
     def __init__(self, replaced: Iterable[patches.Patch], read: Callable[..., tuple[object, ...]]) -> None:
-        self._patches, self._receive = tuple(replaced), read
+        self._patches, self._read = tuple(replaced), read
         self._lock = threading.RLock()
         self.subscribers: tuple[Subscriber, ...] = ()
 
@@ -62,14 +62,14 @@ class Around:
         def call(*args: object, **kwargs: object) -> object:
             if own.depth or unheard.depth:  # a computation of ours is no step of the program
                 return function(*args, **kwargs)
-            arguments = self._receive(*args, **kwargs)
+            arguments = self._read(*args, **kwargs)
             outcome: object = None
 
             def finish(end: Ending | None) -> None:
                 if end is not None:
                     end(outcome)
 
-            with ExitStack() as endings:  # each is called, whatever another of them raises
+            with ExitStack() as endings:  # it calls each ending, even if another one raises
                 for subscriber in self.subscribers:
                     endings.callback(finish, subscriber(*arguments))
                 result = function(*args, **kwargs)
@@ -82,7 +82,7 @@ class Around:
 def _backward_arguments(
     roots: object, grads: object = None, *switches: object, inputs: object = None, **others: object
 ) -> tuple[object, ...]:
-    """Of `_engine_run_backward`, as torch itself calls it: two switches stand before the inputs."""
+    """Read a call of `_engine_run_backward`; the arguments between grads and inputs are two switches."""
     return roots, grads, switches[2] if len(switches) > 2 else inputs
 
 
@@ -96,13 +96,13 @@ clearings = Around([patches.ZERO_GRAD], lambda self, set_to_none=True: (self, se
 
 # --- custom Functions -------------------------------------------------------------------------------------------------
 
-# A user's and ours: `apply` is no call that a mode sees, and what runs inside it makes no graph.
+# No mode sees a call of `apply`, and the code inside a Function makes no graph. This holds for a user's Functions and for ours.
 Watcher = Callable[[object], None]
 
 _inside = Depth()
 _lock = threading.RLock()
 _watchers: tuple[Watcher | None, ...] = ()
-_engine = ExitStack()  # what watches ours
+_engine = ExitStack()  # the context in which `engine.watch` reports our Functions
 
 
 def is_inside_function() -> bool:
@@ -132,7 +132,7 @@ def watch_functions(watcher: Watcher | None) -> Iterator[None]:
 
 
 class _Apply:
-    """`apply` of torch.autograd.Function, and what it hides: the one that Function inherits (None), or somebody's before ours."""
+    """Replaces `apply` of torch.autograd.Function. hidden: another library's `apply` that was there; None if Function inherits it."""
 
     def __init__(self, hidden: classmethod[object, ..., object] | None) -> None:
         self.hidden = hidden
@@ -141,7 +141,7 @@ class _Apply:
         def apply(cls: type, *args: object, **kwargs: object) -> object:
             with _inside:
                 result = self._bound(cls)(*args, **kwargs)
-            _tell(result)
+            _call_watchers(result)
             return result
 
         self._noting = apply
@@ -161,17 +161,17 @@ def _ours_begins() -> Callable[[object], None]:
 
 def _ours_ended(result: object) -> None:
     _inside.__exit__()
-    _tell(result)
+    _call_watchers(result)
 
 
-def _tell(result: object) -> None:
+def _call_watchers(result: object) -> None:
     for watcher in _watchers:
         if watcher is not None and result is not None:
             watcher(result)
 
 
 def module_hooks_around(frame: FrameType | None) -> list[Callable[..., object]]:
-    """The program's backward hooks of a module, where torch makes the node that calls them around this frame."""
+    """The program's backward hooks of a module, if torch makes the node that calls them in a frame outside this one."""
     while frame is not None:
         owner = frame.f_locals.get("self") if frame.f_code in _MODULE_HOOKS else None
         if owner is not None:
@@ -180,7 +180,7 @@ def module_hooks_around(frame: FrameType | None) -> list[Callable[..., object]]:
     return []
 
 
-_MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that makes the node: the hooks that change its gradient
+_MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that makes the node: the attribute that holds the hooks
     BackwardHook.setup_input_hook.__code__: "user_hooks",
     BackwardHook.setup_output_hook.__code__: "user_pre_hooks",
 }
@@ -188,13 +188,15 @@ _MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that makes the 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
-# A checkpoint runs its forward twice. The second run gets the surroundings of the first one, wherever and in whatever thread it is.
-# Torch compares what the two runs save: under another rule, or compiled where the first was not, they would save other tensors. Checkpoints
-# note their surroundings while a context of ours is entered. A checkpoint keeps its notes as long as its graph lives, without a patch.
+# A checkpoint runs its forward twice, and torch compares what both runs save. Under other contexts of ours, the second run would save other
+# tensors. So it gets the surroundings of the first one, in whatever thread it is. A checkpoint notes its surroundings if a context of ours
+# is entered, and keeps the notes as long as its graph exists.
 
 
 class Surrounding(NamedTuple):
-    """note(): what surrounds the forward of a checkpoint. under(note), or under(None) without a note: a context for its recomputation."""
+    """note(): what surrounds the forward of a checkpoint. under(note): the same as a context for its recomputation; under(None) if there is
+    no note.
+    """
 
     note: Callable[[], object]
     under: Callable[[Any], AbstractContextManager[object]]
@@ -204,14 +206,14 @@ _surroundings: dict[str, Surrounding] = {}
 
 
 def surround(what: str, note: Callable[[], object], under: Callable[[Any], AbstractContextManager[object]]) -> None:
-    """Every checkpoint notes this from now on, while a context of ours is entered."""
+    """From now on, every checkpoint notes this surrounding if a context of ours is entered."""
     _surroundings[what] = Surrounding(note, under)
 
 
-class _Function:
-    """The attribute in which a checkpoint keeps its function from the forward, in which it is set, to the recomputation, which reads it.
+class _FunctionOfCheckpoint:
+    """Descriptor for the attribute in which a checkpoint keeps its function: the forward sets it, and the recomputation reads it.
 
-    A checkpoint without reentry keeps it in a frame, one with reentry in the node that a CheckpointFunction makes.
+    A checkpoint without reentry keeps it in a frame, and one with reentry in the node of its CheckpointFunction.
     """
 
     def __init__(self, name: str) -> None:
@@ -232,7 +234,7 @@ class _Function:
 
 
 class _Surrounded:
-    """The function of a checkpoint, which runs under what surrounded its forward. A checkpoint inside it notes the same again."""
+    """The function of a checkpoint. It runs under what surrounded its forward, and a checkpoint inside it notes the same again."""
 
     def __init__(self, function: Callable[..., object], notes: dict[str, object]) -> None:
         self._function, self._notes = function, notes
@@ -245,20 +247,20 @@ class _Surrounded:
             return self._function(*args, **kwargs)
 
 
-_FUNCTIONS = {patch: _Function(patch.attribute) for patch in patches.CHECKPOINTS}
+_FUNCTIONS = {patch: _FunctionOfCheckpoint(patch.attribute) for patch in patches.CHECKPOINTS}
 for _patch, _function in _FUNCTIONS.items():
     patches.in_contexts.replacements[_patch] = lambda hidden, function=_function: function  # type: ignore[misc]
 
 
 # --- arguments that torch loses ---------------------------------------------------------------------------------------
 
-# These functions leave an argument out where they hand their call to a mode of functions.
+# These functions of torch leave an argument out when they hand their call to a mode of functions.
 _NAMES = ((functional, "l1_loss", "weight"), (Tensor, "dim_order", "ambiguity_check"), (torch, "chain_matmul", "out"))
 LOST: dict[object, str] = {getattr(owner, name, None): argument for owner, name, argument in _NAMES}
 
 
 def find_lost_argument(func: Callable[..., object], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keywords of a call with the argument that torch left out. It stands in the frame of the function, which called the mode."""
+    """The keywords of a call, with the argument that torch left out. The frame of the function, which has called the mode, still has it."""
     name, code = LOST.get(func), getattr(func, "__code__", None)
     if name is None or name in kwargs:
         return kwargs
@@ -271,9 +273,9 @@ def find_lost_argument(func: Callable[..., object], kwargs: dict[str, Any]) -> d
 
 # --- fast paths -------------------------------------------------------------------------------------------------------
 
-# Attention and transformers in evaluation keep torch's fast path under a mode of ours. Torch takes its slow path wherever a mode of
-# functions is on the stack, and that path returns other values for padded positions. Without derivatives there is nothing to rewrite or to
-# count inside them, so our modes see each of these modules as one call.
+# Attention and transformers in evaluation keep torch's fast path under a mode of ours. Torch takes its slow path if a mode of functions is
+# on the stack, and that path returns other values for padded positions. Without derivatives there is nothing to rewrite or to count inside
+# them, so our modes see each of these modules as one call.
 
 
 @functools.lru_cache(maxsize=16)  # a library may put another forward there each time
@@ -284,15 +286,15 @@ def _dispatch(forward: Callable[..., object]) -> Callable[..., object]:
             return forward(module, *args, **kwargs)
         if not all(type(mode).__module__.startswith("pseudograd") for mode in mode_stack()):
             return forward(module, *args, **kwargs)
-        # It calls this again, with a mode less on the stack.
+        # It calls `call` again, with one mode less on the stack.
         return handle_torch_function(call, (), module, *args, **kwargs)
 
     return call
 
 
 def _may_be_fast(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """False where torch takes the slow path without us, too: in training, and where the call records derivatives. An encoder decides about
-    padding alone, by its first layer, and leaves the rest to its layers.
+    """Would torch take its fast path without us? Not in training, and not if the call records derivatives. An encoder decides only about
+    padding, by its first layer; its layers decide the rest.
     """
     layer = module
     if isinstance(module, nn.TransformerEncoder):

@@ -1,6 +1,6 @@
-"""One listener of a program, and what subscribes to it: calls of torch, custom Functions, backwards, steps of optimisers, nodes, swaps.
+"""A listener of a program, and the subscriber that hears calls of torch, custom Functions, backwards, steps of optimisers, nodes and swaps.
 
-`override` does not listen but replaces calls, so its mode stands apart; its report shares the frames and the nodes of this folder.
+`override` has another mode, because it replaces calls. Its report uses the frames and the nodes of this folder, too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .harmless import Errors, harmless, leave, listen, note, unheard
 from .hooks import Ending, backwards, clearings, swaps
 
 Function = Callable[..., object]
-# Three of four calls in a training step: they read no value and make no node, so there is nothing to hear in them.
+# Three of four calls in a training step are of these. They read no value and make no node, so no subscriber hears them.
 _PROPERTIES = "grad requires_grad is_leaf shape dtype device layout ndim itemsize nbytes _version"
 _KINDS = "is_sparse is_nested is_cpu is_cuda is_meta is_quantized"
 _QUERIES = "dim size numel stride is_contiguous is_complex is_floating_point"
@@ -46,17 +46,17 @@ SILENT: frozenset[object] = frozenset(
         *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
     ]
 )
-# One look-up for each call: True for a silent function, False for one that loses an argument on its way here.
+# For one look-up in each call: True for a silent function, False for one whose call loses an argument (see `hooks`).
 _is_silent = {**dict.fromkeys(hooks.LOST, False), **dict.fromkeys(SILENT, True)}
 
 
 class Subscriber:
-    """What is done with the things that a listener hears. Where a method is None, nothing of torch is touched to hear that thing."""
+    """What to do with the things that a listener hears. If a method is None, nothing of torch is replaced to hear that thing."""
 
     is_on: bool
-    noted: Errors  # what goes wrong in `before_call` and `after_call`; the other methods are harmless themselves
+    noted: Errors  # those of `before_call` and `after_call`; the other methods note their own
 
-    # function, args, kwargs; the result reaches `after_call`, which gets None where this raises
+    # function, args, kwargs; its result is an argument of `after_call`, or None if it raises
     before_call: Callable[..., object]
     after_call: Callable[..., None]  # function, args, kwargs, the result of the call and of `before_call`
     on_backward: Callable[..., Ending] | None = None  # roots, their gradients, inputs
@@ -86,7 +86,7 @@ class Listener(TorchFunctionMode):
         if is_silent or not subscriber.is_on or own.depth or unheard.depth or is_compiling() or is_tracing():
             return self.run(func, args, kwargs)
         if types and not all(issubclass(kind, Tensor) for kind in types):
-            # An argument is no tensor, and its class decides what the call does. A proxy of torch.fx writes every question into its graph.
+            # The class of an argument, which is no tensor, decides what the call does. A proxy of torch.fx would record every question.
             return self.run(func, args, kwargs)
         before = None
         try:
@@ -106,7 +106,7 @@ class Listener(TorchFunctionMode):
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """While it is entered, the subscriber of the listener hears the program: calls in this thread, all else in every thread."""
+    """While it is entered, the subscriber of the listener hears the program: calls of torch in this thread, all else in every thread."""
     subscriber = listener.subscriber
     with contextlib.ExitStack() as stack:
         listen(subscriber.noted)
@@ -136,9 +136,8 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @harmless("the modes of a backward", otherwise=False)
 def push_in_backward(listener: Listener) -> bool:
-    """Torch's stack of modes is empty in a backward, in which a checkpoint runs its forward again. Returns whether it was.
-
-    Nothing is pushed where the subscriber hears already.
+    """Push the listener, unless its subscriber is heard already. In a backward, torch's stack of modes is empty, but a checkpoint runs its
+    forward again there. Returns whether the stack was empty.
     """
     stack = mode_stack()
     if not any(isinstance(mode, Listener) and mode.subscriber is listener.subscriber for mode in stack):
@@ -148,5 +147,5 @@ def push_in_backward(listener: Listener) -> bool:
 
 @harmless("the modes of a backward")
 def take_off(listener: Listener) -> None:
-    """Also from below modes that the program has left on the stack."""
+    """Take the listener off the stack, also from below modes that the program has left there."""
     take_off_the_stack(listener)

@@ -13,9 +13,9 @@ from torch.utils.hooks import RemovableHandle
 from ..torch_table.private import levels_of, node_number, number_of
 
 LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the gradient of a leaf
-_MOST_RANGES = 16  # that nobody has asked for yet
+_MOST_RANGES = 16  # of unseen nodes
 
-Span = tuple[int, int]  # the first number, and the one behind the last
+Span = tuple[int, int]  # the first number of a node, and the number behind the last one
 Edges = tuple[tuple[Any, int], ...]  # to the nodes of the inputs, or None, and the numbers of their results
 
 
@@ -33,14 +33,14 @@ class GraphNode(Protocol):
 
 
 class Ranges:
-    """The nodes that one thread makes: those of calls that somebody saw, and the ranges between, which nobody saw being made."""
+    """Tells the nodes of one thread that were made in calls that we saw from the unseen ones, which were made between these calls."""
 
     def __init__(self) -> None:
         self.unseen: list[Span] = []
         self.seen_up_to = node_number()
 
     def forget(self) -> None:
-        """Nodes made so far are accounted for."""
+        """Count all nodes made so far as seen."""
         self.seen_up_to = node_number()
 
     def start_afresh(self) -> None:
@@ -48,22 +48,22 @@ class Ranges:
         self.seen_up_to = node_number()
 
     def may_hide_some(self) -> bool:
-        """Is there anything that `unseen_behind` could find?"""
+        """May `unseen_behind` find a node?"""
         return bool(self.unseen) or node_number() != self.seen_up_to
 
     def since(self, before: int, result: object) -> list[GraphNode]:
-        """The nodes that a call made which began at this number and returned this."""
+        """The nodes of a call that has returned `result`. before: the number of the next node when the call began."""
         after = node_number()
         if after == before:
             return []
         self.seen_up_to = after
         node = node_of(result) if isinstance(result, Tensor) else None
-        if node is not None and after - before == 1:  # for speed alone
+        if node is not None and after - before == 1:  # the same result in less time
             return [node] if number_of(node) == before else []
         return find_within((result,), [(before, after)])
 
     def unseen_behind(self, values: Iterable[object]) -> list[GraphNode]:
-        """Nodes behind these values that appeared between two calls that were seen. Each is found once."""
+        """The unseen nodes behind these values. Each is found once."""
         now = node_number()
         if now != self.seen_up_to:
             self.unseen = [*self.unseen[1 - _MOST_RANGES :], (self.seen_up_to, now)]
@@ -77,33 +77,33 @@ class Ranges:
         return nodes
 
 
-_names: dict[type, str] = {}  # of the classes that torch has for its own nodes
+_names: dict[type, str] = {}  # by the class of torch's own nodes
 
 
 def name_of(node: GraphNode) -> str:
-    """`node.name()`, without making the text anew for each node. For speed alone."""
+    """`node.name()`, which makes a new text for each node; here it is remembered for each class."""
     kind = type(node)
     name = _names.get(kind)
     if name is None:
         name = node.name()
-        # Several kinds of nodes may share another class.
+        # Another class may have nodes of several names.
         if kind.__module__ == "builtins" and name.endswith(kind.__name__):
             _names[kind] = name
     return name
 
 
 def has_one_name(kind: type) -> bool:
-    """Of a class of which `name_of` has named a node: do all of its nodes have that name?"""
+    """Do all nodes of this class have the same name? For a class of which `name_of` has named a node."""
     return kind in _names
 
 
 def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
-    """The nodes with a number in one of the spans that lead to these values, without leaving the spans."""
+    """The nodes behind these values whose numbers are in the spans, as far as a path inside the spans leads."""
     return find_behind([node for value in values for node in nodes_of(value)], spans)
 
 
 def find_behind(ahead: list[GraphNode | None], spans: list[Span]) -> list[GraphNode]:
-    """The same of these nodes and those that lead to them."""
+    """The same for these nodes and all nodes behind them."""
     within: dict[GraphNode, None] = {}
     most = sum(end - start for start, end in spans)
     while ahead and len(within) < most:
@@ -120,7 +120,7 @@ def find_behind(ahead: list[GraphNode | None], spans: list[Span]) -> list[GraphN
 
 
 def node_of(tensor: Tensor) -> GraphNode | None:
-    """The node that made it. None for a leaf, and for a view of a leaf made under no_grad: torch raises where its base was written to."""
+    """The node that made the tensor; None for a leaf. Torch raises for a view made under no_grad whose base was changed in place."""
     try:
         return cast("GraphNode | None", tensor.grad_fn)
     except RuntimeError:
@@ -128,20 +128,20 @@ def node_of(tensor: Tensor) -> GraphNode | None:
 
 
 def nodes_of(value: object) -> list[GraphNode]:
-    """The nodes that made a tensor, or the tensors of a list, at each level of nested transforms: a call makes a node for each."""
+    """The nodes that made a tensor, or the tensors of a list. A call makes one node at each level of nested transforms."""
     if isinstance(value, torch.Tensor):
         return [node for level in levels_of(value) if (node := node_of(level)) is not None]
     return [node for item in value for node in nodes_of(item)] if isinstance(value, (tuple, list)) else []
 
 
 def starts(roots: Iterable[Tensor | GradientEdge]) -> list[GraphNode | None]:
-    """The nodes that a backward from these roots begins with, tensors or gradient edges; None for a leaf."""
+    """The nodes at which a backward from these roots begins; None for a leaf."""
     nodes = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
     return cast("list[GraphNode | None]", nodes)
 
 
 def reachable_from(roots: Iterable[Tensor | GradientEdge]) -> list[GraphNode]:
-    """All nodes that a backward from these roots can reach, in an order that the graph alone decides."""
+    """All nodes that a backward from these roots can reach, in an order that depends on the graph alone."""
     reached: dict[GraphNode, None] = {}
     ahead = starts(roots)[::-1]
     while ahead:

@@ -18,9 +18,9 @@ PATCHES: list[Patch] = []
 
 
 class Patch:
-    """An attribute, by its dotted name, that ours stands in for; or an entry of ours in a list, where `is_there` tells whether it stands.
+    """An attribute that we replace, by its dotted name; or an entry that we add to a list, of which is_there() tells whether it is there.
 
-    why: what needs it. until: when torch's or Python's own is back.
+    why: what needs it. until: when the replacement ends.
     """
 
     def __init__(self, name: str, why: str, until: str, is_there: Callable[[], bool] | None = None) -> None:
@@ -47,8 +47,8 @@ class Patch:
 
 
 def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
-    """Put replace(what stands there, None where it is inherited) in front. Nothing happens where ours stands there already, and where the
-    module has not been imported or does not have the owner.
+    """Replace each attribute by replace(the attribute that is there; None if it is inherited). Nothing happens if ours is there already, or
+    if the module has not been imported or does not have the owner.
     """
     for patch, replace in replacements.items():
         with patch._lock:
@@ -71,7 +71,7 @@ def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
 
 
 def remove_all(patches: Iterable[Patch]) -> None:
-    """Put back what stood there. Where somebody has put another in front of ours that one stays, and ours behind it does nothing."""
+    """Put back what was there before. If somebody has replaced ours since, nothing changes, and ours does nothing when it is called."""
     for patch in patches:
         with patch._lock:
             owner, replacement = patch._owner, patch._replacement
@@ -83,21 +83,21 @@ def remove_all(patches: Iterable[Patch]) -> None:
                 patch._owner = patch._replacement = patch._hidden = None
 
 
-# The modules of the frames that stand between a call of the program and torch. `harmless` moves their warnings to the program's line, where
-# the program's own filters decide. Until then they must pass.
+# The modules of our frames between a call of the program and torch. `harmless` moves their warnings to the line of the program, where the
+# program's filters apply. A filter of ours lets them pass until then.
 BETWEEN = re.compile(r"pseudograd(_upgrade)?\.|torch\.overrides$")
 _FILTER = ("always", None, Warning, BETWEEN, 0)
 
 
 def keep_filter_in_front(change: Callable[[], object]) -> None:
-    """change: Python's own note that the filters have changed, for instance to a copy of them."""
+    """change: Python's own function that notes a change of the filters, for instance to a copy."""
     change()
     if _FILTER not in warnings.filters[:1]:
         vars(warnings)["filters"].insert(0, _FILTER)
 
 
 class SharedPatches:
-    """Replacements that are applied while anybody has entered them, in whatever thread; and a filter of warnings."""
+    """Replacements and a filter of warnings that are in effect while this is entered in any thread."""
 
     def __init__(self) -> None:
         self.replacements: dict[Patch, Callable[[Any], object]] = {}
@@ -135,9 +135,8 @@ def table() -> str:
         names.setdefault(patch.until, {}).setdefault(patch.why, []).append(f"`{patch.name}`")
     parts = []
     for until, names_by_why in names.items():
-        parts.append(
-            "\n".join([f"Until {until}:", "", *(f"- {', '.join(names)}: {why}" for why, names in names_by_why.items())])
-        )
+        lines = [f"- {', '.join(names)}: {why}" for why, names in names_by_why.items()]
+        parts.append("\n".join([f"Until {until}:", "", *lines]))
     return "\n\n".join(parts)
 
 
@@ -197,7 +196,7 @@ FILTERS_CHANGE = Patch(
     _CONTEXTS,
 )
 ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "a diagnosis does not record its calls", _DIAGNOSES)
-READERS_OF_RANDOM_STATES = [  # looked up in their module when they are called, by torch's own fork_rng and checkpoint too
+READERS_OF_RANDOM_STATES = [  # torch's own fork_rng and checkpoint look them up in their module, too
     Patch(f"{module}.{name}", "a run that reads no random state runs with one seed", _RUNS)
     for module, name in (
         ("torch", "get_rng_state"),

@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 from .frames import program_frame
 
 _MOST_STEPS = 2  # from a variable to the object
-_MOST_ITEMS = 1000  # of a list or dictionary that is looked into
-_MOST_OBJECTS = 20_000  # that are looked at in one search
+_MOST_ITEMS = 1000  # a larger list or dictionary is not searched
+_MOST_OBJECTS = 20_000  # in one search
 _PLAIN = (int, float, str, bytes, bool, complex, type(None))
-_OF_MODULES = ("_parameters", "_buffers", "_modules")  # parameters have their own names
+_OF_MODULES = ("_parameters", "_buffers", "_modules")  # not searched: parameters have names of their own
 _NOT_LOOKED_INTO = (*_PLAIN, torch.Tensor, Optimizer, type, types.ModuleType, types.FunctionType, types.MethodType)
-# Before Python 3.13, to read the variables of a function changes the dictionary that these have returned.
+# Before Python 3.13, to read the variables of a function changes the dictionary that a call of one of these has returned.
 _READ_LOCALS = frozenset(("locals", "vars", "eval", "exec", "dir"))
 _HAS_SNAPSHOTS = sys.version_info < (3, 13)
 _IS_HEAP_TYPE = 1 << 9  # of the flags of a class
@@ -48,7 +48,7 @@ def names_in_program(wanted: Collection[int], depth: int) -> Names:
 
 
 def _variables_of(frame: FrameType) -> dict[str, Any]:
-    """A copy. Python's own would keep each object alive until the function returns, so its entries are taken out again."""
+    """A copy of the variables. Before Python 3.13 the frame makes one, too, and keeps the objects in it alive, so it is emptied here."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class: these are its variables
         return dict(frame.f_locals)
@@ -95,7 +95,7 @@ class _Search:
 
 
 def _parts_of(value: Any) -> list[tuple[str, object]]:
-    """The items or attributes of an object, each with what leads to it. No code of the program runs for it, as `isinstance` may do."""
+    """The items or attributes of an object, each behind its key. No code of the program runs for that, as `isinstance` might do."""
     kind = type(value)
     if issubclass(kind, dict):
         return _items_of(value) if dict.__len__(value) <= _MOST_ITEMS else []

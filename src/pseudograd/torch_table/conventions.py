@@ -1,6 +1,6 @@
-"""Which gradient torch, JAX and TensorFlow give where a function has no slope, and the rules by which a pin gives another's.
+"""The gradient that torch, JAX and TensorFlow give at a kink, and the rules by which a pin gives torch the convention of another.
 
-A convention is a number (the slope at the kink; of two tied inputs the share of the first), or a name where a number does not say it.
+A convention is a number (the slope at the kink; of two tied inputs the share of the first), or a name if one number cannot express it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Convention = float | str
 
 
 class Pinned(NamedTuple):
-    """pull(convention, grad, *inputs, wants): the gradients under a convention; with y if it `compares`, as in `Rule`."""
+    """pull(convention, grad, *inputs, wants): the gradients under a convention. If it `compares` it also gets y, as in `Rule`."""
 
     pull: Callable[..., Gradients]
     compares: bool
@@ -32,10 +32,10 @@ class Pinned(NamedTuple):
 class Family(Record):
     """Functions that one keyword of pin_edge pins.
 
-    at: the points in words. takes: what a number for the family means; empty where it takes none. torch, since_2_14, jax, tensorflow: their
-        conventions, as far as they have the function. singular: conventions that are infinity or NaN, pinned only on demand. alike: what
-        the same function gives where it is spelled otherwise.
-    notes: what torch, JAX and TensorFlow do, for the docs, where their conventions do not say it.
+    at: the kink in words. takes: what a number for the family means; empty if it takes only names. torch, since_2_14, jax, tensorflow:
+        their conventions; None if they lack the function. singular: conventions that are infinity or NaN, pinned only on demand. alike:
+        the conventions of the same function under other names.
+    notes: for the docs, what torch, JAX and TensorFlow do, if their conventions do not say it.
     """
 
     name: str
@@ -62,14 +62,14 @@ class Family(Record):
 
 
 class Kink(Record):
-    """Where a function of torch has no slope, and how it runs under a pin of its family.
+    """The kink of a function of torch, and how the function runs under a pin of its family.
 
-    arrange: as in Form, where a pin runs another primitive than override. write(convention, own, *values): the result of a function that
-        is written out, with own(*tensors) for torch's function, on other tensors where they are given; None leaves torch alone.
-    example: arguments that stand at the kink. nodes: as in Form, where they are others. is_noted: its nodes keep too little, so
-        `diagnose` notes its calls.
-    pick(node, inputs): for a function or node that serves several families, the family of this call and the primitive that stands in; None
-        for a call without a known kink. node: None for a call that is yet to run.
+    arrange: as in Form; None if a pin runs the same primitive as override. write(convention, own, *values): the result of a function that
+        is written out, or None if torch has to run it. own(*tensors) is torch's function, with these tensors as its first arguments.
+    example: arguments at the kink. nodes: as in Form; empty for those of the form. is_noted: the nodes keep too little, so `diagnose` notes
+        the calls.
+    pick(node, inputs): for a function or node of several families: the family of this call, and the primitive that stands in; None for a
+        call without a known kink. node: None for a call that has not run yet.
     """
 
     family: Family
@@ -91,7 +91,7 @@ def pin(
 ) -> str:
     """Make the primitive that runs in place of `name` under a pin of the family. Returns `name`.
 
-    Without `forward` the primitive `name` exists; its forward and what it saves are taken.
+    forward: None if a primitive `name` exists; the new one has its forward, and saves the same.
     """
     saves: Literal["as torch", "a copy"] = "as torch"
     if forward is None:
@@ -102,9 +102,9 @@ def pin(
 
 
 def make_rules(family: Family, convention: str) -> None:
-    """Make the rules of a convention; not in compiled code, which cannot.
+    """Make the rules of a convention. Compiled code cannot do so.
 
-    The name of the rule is the convention. Numbers are read from the name: a compiler makes symbols of floats that it finds in a table.
+    The name of the rule is the convention. A number is read from the name, because a compiler makes a symbol of a float from a table.
     """
     for name, pinned in family.pinned.items():
         primitive = PRIMITIVES[name]
@@ -144,12 +144,12 @@ def pinned_primitive(name: str, in_place: bool = False) -> Primitive:
 
 
 def share(grad: Tensor, part: float) -> Tensor | float:
-    """A part of grad. No part of an infinite grad is 0."""
+    """part * grad; a part of 0 gives 0 for an infinite grad, too."""
     return grad if part == 1.0 else 0.0 if part == 0.0 else grad * part
 
 
 def pull_with_kink(is_at: Callable[..., Tensor], elsewhere: Callable[..., Tensor]) -> Callable[..., Gradients]:
-    """The pull of a function of x and numbers: torch's own formula elsewhere(grad, x, *others), another slope where is_at(x, *others)."""
+    """The pull of a function of x and numbers: another slope at the kink, where is_at(x, *others), and torch's own gradient elsewhere."""
 
     def pull(convention: str, grad: Tensor, x: Tensor, *others: object, wants: object, y: object = None) -> Gradients:
         own = elsewhere(grad, x, *others)
@@ -165,7 +165,7 @@ def is_zero(x: Tensor, *others: object) -> Tensor:
     return x == 0
 
 
-# Families that give a NaN and a number both the whole gradient on torch 2.14 (pytorch#193035 mended it).
+# Families whose functions, on torch 2.14, give both a NaN and a number the whole gradient (pytorch#193035 mended it).
 WITH_NAN = ("fmax", "fmin")
 
 
@@ -175,12 +175,12 @@ def gives_grad_to_nan() -> bool:
 
 
 def is_torchs_own(family: Family, text: str) -> bool:
-    """Does the installed torch do this by itself?"""
+    """Does the installed torch have this convention by itself?"""
     if family.name in WITH_NAN and gives_grad_to_nan():
         return False
     return text == text_of(family.torch_convention(installed_era()))
 
 
 def text_of(convention: Convention) -> str:
-    """As a rule is named: a graph holds no number of ours."""
+    """A convention as the name of its rule."""
     return convention if isinstance(convention, str) else repr(float(convention))

@@ -1,7 +1,7 @@
 """What torch's own clamps do exactly at a bound, as one record for each era. torch 2.14 changed it without an error.
 
-The formulas are those of torch's derivatives.yaml: 2.13 for "torch<=2.13", 2.15 for "torch>=2.14". They also fix what is not at the edge
-but differs between eras: NaN in x or in a tensor bound, and bounds that cross.
+The formulas are those of torch's derivatives.yaml: 2.13 for "torch<=2.13", 2.15 for "torch>=2.14". They also say what else differs between
+the eras: NaN in x or in a tensor bound, and crossed bounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Three = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class Slopes(NamedTuple):
-    """At the bound: what of grad goes to x, and what to the bound where that is a tensor (None where it is a number)."""
+    """The shares of grad at a bound: that of x, and that of the bound if it is a tensor (None if it is a number)."""
 
     x: float
     bound: float | None = None
@@ -35,9 +35,9 @@ class Slopes(NamedTuple):
 class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
-    edge: the edge of number bounds, whose share x gets. of_fmax: what x gets of fmin and fmax at a tie; the other one gets the rest.
-    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, with two bounds and
-        with one (its min); or neither, and then the formula is computed.
+    edge: that of number bounds. of_fmax: the share of x in fmin and fmax at a tie; the other input gets the rest.
+    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, for two bounds and
+        for a min alone; None for both if only the formula says it.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Era(Record):
 
     @property
     def rule(self) -> str:
-        """What computes the same with number bounds, as `compare` names it."""
+        """Our rule and edge that compute the same with number bounds, as `compare` writes them."""
         return f"zero/{self.edge}"
 
 
@@ -86,7 +86,7 @@ def _pull_since_2_14(grad: Tensor, x: Tensor, min: Tensor | None, max: Tensor | 
 
 
 def pieces_of_min(beyond: Split, at: Split, within: Split, nan: Split, bound_nan: Split) -> Pieces:
-    """With a min alone: x beyond it, at it, within it; x that is NaN; a bound that is NaN, whatever x is."""
+    """The pieces for a min alone: x beyond it, at it, within it; x is NaN; the bound is NaN, whatever x is."""
     return Pieces(*[within] * 16)._replace(
         below=beyond, at_min=at, below_point=beyond, at_point=at, nan=nan, with_nan=bound_nan
     )
@@ -126,7 +126,7 @@ _ONE_SINCE_2_14 = pieces_of_min(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_
 CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
 # The versions of torch that the suite runs on; Makefile reads this line. A remark for a version names it as "torch 2.8" does.
 SUPPORTED = tuple("2.8.0 2.10.0 2.13.0 2.14.1 2.15.0".split())  # noqa: SIM905  one line
-FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured; and the first of an era that comes later
+FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured
 ERAS: dict[str, Era] = {  # from the oldest on
     era.name: era
     for era in (
@@ -184,7 +184,7 @@ def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> 
 
 
 def measure(f: Callable[[Tensor, Tensor], Tensor]) -> Slopes:
-    """The slopes of f(x, bound) where both are 0, of torch as it is here, inside whatever mode is entered."""
+    """The slopes of f(x, bound) where both are 0, under the modes that are entered here."""
     with torch.inference_mode(False), torch.enable_grad():
         x, bound = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
         grad_x, grad_bound = torch.autograd.grad(f(x, bound).sum(), (x, bound), allow_unused=True)
@@ -195,7 +195,7 @@ Measured = TypeVar("Measured")
 
 
 def outside_every_mode(measurement: Callable[[], Measured]) -> Measured:
-    """In a thread of its own: modes, transforms and the default device belong to the thread that entered them."""
+    """The result of measurement() in a new thread, in which no mode, transform or default device is entered."""
     with ThreadPoolExecutor(max_workers=1) as own_thread:
         return own_thread.submit(measurement).result()
 
@@ -207,8 +207,8 @@ def _clamp_node() -> Any:
 @constant_result
 @functools.cache
 def installed_era() -> str:
-    """The era that the installed torch behaves as, whatever is entered where this is asked: that of its version, if it does what that
-    era does at a number bound; else the one that does. The node is called without a backward, which a listener would count.
+    """The era of the installed torch, outside every mode: that of its version if it does what that era does at a number bound, else the era
+    that does. The node is called without a backward, which a listener would count.
     """
     share = outside_every_mode(lambda: float(_clamp_node().grad_fn(torch.ones(1))))
     of_version = era_of(torch.__version__)

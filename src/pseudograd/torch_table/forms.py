@@ -1,7 +1,7 @@
-"""The table of torch's functions, and what is looked up in it: every row of `rows`, by function, by module and by autograd node.
+"""The table of torch's functions: every row of `rows`, found by function, by module and by autograd node.
 
-`override` and `pin_edge` rewrite the functions that they find here, reports know by the autograd nodes what no context reached, and
-`doctor` shows what each function does exactly at a bound. To teach the library a function is one row.
+`override` and `pin_edge` rewrite the functions that they find here. Reports find by autograd nodes what no context reached. `doctor` shows
+what each function does exactly at a bound. A function that the library shall know is one more row.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .private import saved
 from .records import EDGE, Arrange, EdgeCase, Form, Inputs, Spelling, spellings_of
 from .rows import activations, clamps, composed, losses, ordered, rounding, singular
 
-# The switches of override, each with the op whose rules it takes; not relu's own, which are those of one bound.
+# The switches of override, each with the op whose rules it takes. The switch relu takes those of hardtanh, because relu6 has two bounds.
 SWITCHES = {
     "clamp": "clamp",
     "relu": "hardtanh",
@@ -34,7 +34,7 @@ SWITCHES = {
 
 
 class Kinked(Record):  # not a NamedTuple: compiled code of torch 2.8 reads no property of a tuple
-    """How a pin reads a call of a function of torch: the kink, and the spelling whose `arrange` names what stands in."""
+    """How a pin reads a call of a function of torch: the kink, and the spelling whose `arrange` names the primitive that stands in."""
 
     kink: Kink
     spelling: Spelling
@@ -45,7 +45,7 @@ class Kinked(Record):  # not a NamedTuple: compiled code of torch 2.8 reads no p
 
 
 FORMS: list[Form] = []
-# By the function that torch hands to a TorchFunctionMode: those that override or an edge acts on, and those that a pin of a family acts on.
+# Both by the function that torch hands to a TorchFunctionMode. `override` and an edge act on the first, a pin of a family on the second.
 SPELLINGS: dict[object, Spelling] = {}
 KINKED: dict[object, tuple[Kinked, ...]] = {}
 FAMILIES: dict[str, Family] = {}
@@ -79,7 +79,7 @@ def take_out(form: Form) -> None:
 
 @lru_cache(maxsize=4096)
 def form_of_node(name: str) -> Form | None:
-    """The form that makes autograd nodes of this name, if a context of override or an edge acts on it."""
+    """The form that makes autograd nodes of this name, if `override` or an edge acts on it."""
     for form in FORMS:
         if form.switches and any(name.startswith(node) for node in form.nodes):
             return form
@@ -88,7 +88,7 @@ def form_of_node(name: str) -> Form | None:
 
 @lru_cache(maxsize=1024)
 def kink_of_node(name: str) -> Kinked | None:
-    """The function with a kink that makes autograd nodes of this name, by its first spelling."""
+    """The first spelling of the function with a kink that makes autograd nodes of this name."""
     for functions in KINKED.values():
         for kinked in functions:
             if any(name.startswith(node) for node in kinked.kink.nodes or kinked.spelling.form.nodes):
@@ -97,13 +97,13 @@ def kink_of_node(name: str) -> Kinked | None:
 
 
 def overlap(switches: Iterable[str], others: Iterable[str]) -> bool:
-    """Is there a form that a switch of each acts on?"""
+    """Does some form have a switch of the first and a switch of the second?"""
     switches, others = set(switches), set(others)
     return any(switches.intersection(form.switches) and others.intersection(form.switches) for form in FORMS)
 
 
 def is_reached_by(function: object, form: Form) -> bool:
-    """Does this function of torch do what the form does, or is it written out with an op like the form's inside?"""
+    """Does a switch of the form act on calls of this function of torch? Not if the function hides others and is not written out."""
     spelling = SPELLINGS.get(function)
     if spelling is None or (spelling.form.hides and spelling.form.write is None):
         return False
@@ -111,12 +111,12 @@ def is_reached_by(function: object, form: Form) -> bool:
 
 
 def edge_family(form: Form) -> str:
-    """The family of conventions that an edge pins of this form."""
+    """The family of the form that an edge pins."""
     return form.kink.family.name if form.kink is not None and EDGE in form.switches else "clamp"
 
 
 def is_pinned_inside(form: Form, families: Iterable[str]) -> bool:
-    """Has the form a function inside, or for each item of a list, that is of these families?"""
+    """Does the form run a function of these families inside, or for each item of a list?"""
     for switch in form.switches:  # noqa: SIM110  Dynamo on torch 2.8
         if switch in families or (switch == "relu" and ("relu6" in families or "hardtanh" in families)):
             return True
@@ -124,7 +124,7 @@ def is_pinned_inside(form: Form, families: Iterable[str]) -> bool:
 
 
 class SavedValues(NamedTuple):
-    """What a node of autograd keeps: its arguments, one for each gradient that leaves it, and how its form reads them."""
+    """The arguments that a node of autograd keeps, one for each gradient that leaves it, and how its form reads them."""
 
     values: list[Any]
     primitive: str
@@ -132,7 +132,7 @@ class SavedValues(NamedTuple):
 
 
 def saved_values(form: Form, node: object, arrange: Arrange | None = None) -> SavedValues | None:
-    """None where the form's nodes keep too little, and where torch will not hand it out: a checkpoint unpacks once."""
+    """The saved values of a node. None if nodes of the form keep too little, or if torch refuses: a checkpoint unpacks once."""
     return read_saved(node, form.saved, arrange or form.arrange)
 
 
@@ -148,7 +148,7 @@ def read_saved(node: object, names: tuple[str, ...], arrange: Arrange) -> SavedV
 
 
 def shares_at_the_edge(form: Form, has_tensor_bound: bool) -> dict[str, float]:
-    """What of grad x gets exactly at a bound, in each era; of torch.clamp where the form has no answer of its own for such a bound."""
+    """The share of grad that x gets exactly at a bound, in each era; that of torch.clamp if the form has none for such a bound."""
     for known in (form, SPELLINGS[torch.clamp].form) if EDGE in form.switches else (form,):
         for case in known.edge_cases:
             if (case.slopes_in(CLOSED_ERA).bound is not None) == has_tensor_bound:
@@ -157,13 +157,13 @@ def shares_at_the_edge(form: Form, has_tensor_bound: bool) -> dict[str, float]:
 
 
 def edge_cases() -> list[EdgeCase]:
-    """Every way to write a clamp that torch has an answer for, in the order of the table."""
+    """Every expression of the table whose slopes at a bound are known."""
     return [case for form in FORMS for case in form.edge_cases]
 
 
 for _file in (clamps, activations, rounding, ordered, singular, losses, composed):
     for _form in _file.FORMS:
         add(_form)
-# The families that an edge pins, too; and those that differ between versions of torch.
+# The families that an edge pins, and those that differ between versions of torch.
 EDGE_FAMILIES = frozenset(form.kink.family.name for form in FORMS if form.kink is not None and EDGE in form.switches)
 ERA_FAMILIES = frozenset(name for name, family in FAMILIES.items() if family.since_2_14 is not None)

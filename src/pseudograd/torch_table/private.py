@@ -1,7 +1,7 @@
-"""The one door to torch's private names. Each has a fallback with which the ops stay right; `pseudograd doctor` shows what is missing.
+"""All private names of torch that the library uses. With the fallback of each, ops stay right; `pseudograd doctor` shows what is missing.
 
-A fallback errs on the safe side: where nobody can tell whether a transform is active, every call takes the lowering that serves them all.
-The file is long because no other file names anything private of torch.
+For example, if torch does not tell whether a transform is active, every call takes the lowering that serves transforms, too.
+The file is long because no other file uses anything private of torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MISSING = object()
 
 
 class Name(NamedTuple):
-    """A private name, from torch on; what goes without it; and whether this torch has it, or a measurement that says so."""
+    """A private name; what is worse without it; and whether this torch has it, as a bool or as a function that measures it."""
 
     name: str
     without: str
@@ -52,7 +52,7 @@ def _find(name: str, without: str, fallback: object = MISSING) -> Any:
 def _attribute(
     name: str, without: str, is_there: Callable[[], bool], default: object = None
 ) -> Callable[[object], Any]:
-    """A function that reads this private attribute of a node, tensor or class; it returns the default where there is none."""
+    """A function that reads this private attribute of a node, tensor or class. It returns the default if there is no such attribute."""
     NAMES.append(Name(name, without, is_there))
     attribute = name.rpartition(".")[2]
     return lambda owner: getattr(owner, attribute, default)
@@ -76,7 +76,7 @@ is_tracing: Callable[[], bool] = _find(
     "a small call costs a tenth of a microsecond more",
     torch.jit.is_tracing,  # type: ignore[attr-defined]
 )
-# Nobody's mode of functions sees what runs in it.
+# A context in which no mode of functions sees the calls.
 without_torch_function: Callable[[], AbstractContextManager[object]] = _find(
     "torch._C.DisableTorchFunction",
     "a mode of functions sees the tensor that a native kernel reads its numbers from",
@@ -85,7 +85,7 @@ without_torch_function: Callable[[], AbstractContextManager[object]] = _find(
 is_view: Callable[[Tensor], bool] = _find(
     "torch.Tensor._is_view", "clamp_ keeps a copy of x where two bits would do", lambda tensor: True
 )
-# Which kinds of a tensor this one is: `.raw_repr()` is a number, 0 where torch does not say.
+# What kind of tensor this is: `.raw_repr()` is a number, 0 if torch does not say.
 dispatch_keys: Callable[[Tensor], Any] = _find(
     "torch._C._dispatch_keys",
     "a backward costs some microseconds more",
@@ -105,7 +105,7 @@ _NO_DISPATCH = Tensor.__torch_dispatch__
 
 
 def is_opaque(value: object) -> bool:
-    """Does its own class see the calls that read its numbers, or has it none, as a fake tensor? The local part of a DTensor is plain."""
+    """Does the value's class see calls that read its numbers, or has it none, as a fake tensor? The local part of a DTensor is plain."""
     if type(value) is Tensor or type(value) is nn.Parameter:
         return False
     dispatch = getattr(type(value), "__torch_dispatch__", _NO_DISPATCH)
@@ -113,13 +113,13 @@ def is_opaque(value: object) -> bool:
 
 
 def fake_mode_of(tensor: Tensor) -> AbstractContextManager[object]:
-    """The mode that a fake tensor came from. Outside it a formula's own constants would be real, and torch refuses to mix the two."""
+    """The mode that made a fake tensor. Outside it a formula's constants would be real, and torch refuses to mix real and fake tensors."""
     mode = None if type(tensor) is Tensor else getattr(tensor, "fake_mode", None)
     return nullcontext() if mode is None else mode
 
 
 def raw(operator: object) -> object:
-    """What an operator of torch.ops runs, without the function in Python around it."""
+    """The function in C++ that an operator of torch.ops calls."""
     return getattr(operator, "_op", operator) if _has_raw else operator
 
 
@@ -150,20 +150,20 @@ is_wrapped: Callable[[Tensor], bool] = _find(
 
 
 def nested_level() -> int | None:
-    """The innermost level of forward mode, where there is one around it."""
+    """The innermost level of forward mode if it is inside another one, else None."""
     levels = [layer.level() for layer in _interpreters() or () if layer.key() == _kinds.Jvp]
     return levels[-1] if len(levels) > 1 else None
 
 
 def forward_mode_at(level: int | None) -> AbstractContextManager[object]:
-    """torch turns forward mode off in a jvp, for the outer levels too: without this jvp of jvp would be 0."""
+    """A context with forward mode on: torch turns it off in a jvp, for the outer levels too, so that jvp of jvp would be 0."""
     return nullcontext() if level is None else _forward_mode_enabled(True)
 
 
 def primal(value: object, level: int | None) -> Any:
-    """A tensor without its tangent of that level, which a tangent must not have; those of outer levels stay.
+    """The tensor without its tangent of this level; tangents of outer levels stay. A tangent itself must have none of its level.
 
-    Wrapped as torch wraps what a Function computes at a level. What a vmap inside the level holds is taken out and put back.
+    It is wrapped as torch wraps the result of a Function at a level. A tensor of a vmap inside the level is unwrapped and wrapped again.
     """
     if level is None or not isinstance(value, Tensor):
         return value
@@ -175,7 +175,7 @@ def primal(value: object, level: int | None) -> Any:
 
 
 def levels_of(value: Tensor) -> Iterator[Tensor]:
-    """The tensor itself, and those below each wrapper of a transform."""
+    """The tensor itself, and the tensor in each wrapper of a transform, inwards."""
     yield value
     while _unwrapped is not None and is_wrapped(value):
         value = _unwrapped(value)
@@ -183,31 +183,29 @@ def levels_of(value: Tensor) -> Iterator[Tensor]:
 
 
 def physical(value: Tensor) -> Tensor:
-    """The tensor below every transform's wrapper, with the dimensions that vmap hides in front; the part that this process holds of a
-    tensor that is spread over several.
+    """The tensor inside all wrappers of transforms, with the dimensions that vmap hides in front. Of a distributed tensor, the part of this
+    process.
     """
-    dimensions = []  # that vmap hides, of each tensor below the wrapper
+    dimensions = []  # those that vmap hides, by the tensor in the wrapper
     while is_wrapped(value):
         if _unwrapped is None:
             return value
         if _is_batched_here(value):
             dimensions.append(_batched_dimension(value))
         value = _unwrapped(value)
-    for front, dimension in enumerate(
-        reversed(dimensions)
-    ):  # moved below all wrappers: no transform may be active here
+    for front, dimension in enumerate(reversed(dimensions)):  # here no transform may be active
         value = value.movedim(front + dimension, front)
     return value if type(value) is Tensor else local(value)
 
 
 def below_wrappers(value: Tensor) -> Tensor:
-    """As `physical`, with the dimensions in their order: this tensor has the node that made it."""
+    """As `physical`, but with the dimensions in their own order and distributed: this tensor has the node that made it."""
     *_, value = levels_of(value)
     return value
 
 
 def local(value: Tensor) -> Tensor:
-    """The part that this process holds of a tensor that is spread over several: to read the rest they would have to wait for each other."""
+    """The part of a distributed tensor that this process holds. To read the rest, the processes would have to wait for each other."""
     return value if type(value) is Tensor else getattr(value, "_local_tensor", value)
 
 
@@ -222,13 +220,13 @@ def is_functionalized() -> bool:
 set_grad_enabled = _find(
     "torch._C._set_grad_enabled", "a diagnosis costs some microseconds more", torch.set_grad_enabled
 )
-# What an optimiser calls around its step for profilers.
+# The functions that an optimiser calls around its step for profilers.
 marks_of_profiles = tuple(
     mark
     for name in ("_record_function_enter_new", "_record_function_exit._RecordFunction")
     if (mark := _find(f"torch.ops.profiler.{name}", "a diagnosis costs some microseconds more", None)) is not None
 )
-# What a step of an optimiser calls of the optimiser itself.
+# The methods of an optimiser that its own step calls.
 PARTS_OF_A_STEP = frozenset(
     (
         "_optimizer_step_code",
@@ -245,7 +243,7 @@ NAMES.append(
 
 
 def step_hooks(optimizer: object) -> list[dict[int, object]]:
-    """Around the steps of every optimiser, before and after, and of this one alone; none where torch keeps them elsewhere."""
+    """The hooks before and after the steps of all optimisers, and of this optimiser alone; empty if torch keeps them elsewhere."""
     own = vars(optimizer)
     before, after = own.get("_optimizer_step_pre_hooks"), own.get("_optimizer_step_post_hooks")
     if _before_steps is None or _after_steps is None or before is None or after is None:
@@ -264,7 +262,7 @@ if not has_mode_stack:
 
 
 def mode_stack() -> list[Any]:
-    """Torch's own, of this thread: every mode of anybody that would see the next call."""
+    """Torch's own stack of this thread: the modes of functions, ours and others, that would see the next call."""
     return list(_mode_stack()) if has_mode_stack else []
 
 
@@ -274,7 +272,7 @@ mode_count: Callable[[], int] = _find(
 
 
 def take_off_the_stack(mode: object) -> bool:
-    """Take the mode off torch's stack, also from below others that the program has left there. Returns whether it was there."""
+    """Take the mode off torch's stack, also from below modes that the program has left there. Returns whether it was there."""
     if mode_count():
         top = pop_mode()
         if top is mode:
@@ -292,7 +290,9 @@ def take_off_the_stack(mode: object) -> bool:
 
 
 def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
-    """Its context ends, in whatever order. Torch's own contexts take off what is on top: where one took ours, its own is left and goes."""
+    """End the context of a mode, in whatever order. Torch's own contexts take off the mode on top: if one has taken ours, its own mode is
+    left on the stack and is taken off here.
+    """
     if not has_mode_stack:
         TorchFunctionMode.__exit__(mode, None, None, None)
     elif not take_off_the_stack(mode) and is_in_its_thread and mode_count():
@@ -305,7 +305,7 @@ _push_dispatch = _find("torch.utils._python_dispatch._push_mode", "modes of disp
 
 @contextmanager
 def without_dispatch_modes() -> Iterator[None]:
-    """A context in which no mode of dispatch of the program sees what runs."""
+    """A context in which no dispatch mode of the program sees the calls."""
     count = 0 if None in (_pop_dispatch, _push_dispatch) else dispatch_modes()
     modes = [_pop_dispatch() for _ in range(count)]
     try:
@@ -316,7 +316,7 @@ def without_dispatch_modes() -> Iterator[None]:
 
 
 def outside_of_transforms() -> AbstractContextManager[object]:
-    """A context in which no transform of torch.func sees what runs. Where one is active, torch has this module."""
+    """A context in which no transform of torch.func sees the calls. If one is active, torch has imported this module."""
     module = sys.modules.get("torch._functorch.pyfunctorch")
     context = getattr(module, "temporarily_clear_interpreter_stack", nullcontext)
     return context()
@@ -343,7 +343,7 @@ node_creation_hook = getattr(graph, "node_creation_hook", None)
 checkpoint_frame = _find(
     "torch.utils.checkpoint._CheckpointFrame", "a checkpoint recomputes under the contexts of its backward", None
 )
-# Of the stream of this thread on a CUDA device, by its number: a tuple is made in a tenth of the time of a Stream.
+# Identifies the stream of this thread on a CUDA device, given by its number, in a tenth of the time that a torch.cuda.Stream takes.
 stream_key: Callable[[int], object] = getattr(torch._C, "_cuda_getCurrentStream", torch.cuda.current_stream)
 foreach_norm: Callable[..., Sequence[Tensor]] = _find(
     "torch._foreach_norm",
@@ -372,7 +372,7 @@ NAMES.append(Name("torch.nn.Module._modules", "sites have no module", lambda: "_
 
 
 def children_of(module: object) -> dict[str, nn.Module]:
-    """The modules in a module, by name. Those of a scripted one stand in a class of torch's own."""
+    """The modules in a module, by name. A scripted module has them in a class of torch's own."""
     modules = getattr(module, "_modules", {})
     return modules if isinstance(modules, dict) else dict(modules.items())
 
@@ -383,9 +383,9 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def shards_of(module: nn.Module) -> list[tuple[Tensor, Tensor | None]]:
-    """The parameters of a module under fully_shard as the optimiser holds them, each with the whole one that its forward uses.
+    """The parameters of a module under fully_shard as the optimiser holds them, each with the whole parameter that its forward uses.
 
-    Empty for another module, and on a torch that keeps them otherwise: the whole ones then have no name in a diagnosis.
+    Empty for other modules, and if torch keeps them elsewhere: then the whole parameters have no name in a diagnosis.
     """
     state = getattr(module, "_get_fsdp_state", lambda: None)()
     groups = getattr(state, "_fsdp_param_groups", None)
@@ -415,7 +415,7 @@ def traced_frames() -> list[Any]:
 
 
 def let_dynamo_dispatch(imported: Any, functions: object) -> None:
-    """Let Dynamo hand these functions to modes, too; it hands them only what torch.overrides lists."""
+    """Let Dynamo hand these functions to modes, in addition to those that torch.overrides lists."""
     listed = getattr(imported.variables.torch, "get_overridable_functions", None)
     if listed is not None:
         # Where a test mocks a function of torch, torch's own list cannot be made; Dynamo makes it later, without ours.
@@ -424,7 +424,7 @@ def let_dynamo_dispatch(imported: Any, functions: object) -> None:
 
 
 def higher_order_variables(*names: str) -> list[Any]:
-    """The classes of these names by which Dynamo calls functions that run others."""
+    """Dynamo's classes of these names, for the calls of functions that run other functions."""
     from torch._dynamo.variables import higher_order_ops
 
     variables = [getattr(higher_order_ops, name, None) for name in names]
@@ -432,7 +432,7 @@ def higher_order_variables(*names: str) -> list[Any]:
 
 
 def call_undispatched(variable: Any, *args: object) -> object:
-    """Do what a variable of Dynamo does where no mode is handed the call."""
+    """Do what a variable of Dynamo does when no mode sees the call."""
     return variable._call_function(*args)
 
 
@@ -448,7 +448,7 @@ def let_inductor_draw_as_eager_mode_does() -> None:
 
 
 def allow_recompilations(most: int) -> None:
-    """Let Dynamo compile one code object so many times before it runs the code as it is."""
+    """Let Dynamo compile one code object up to `most` times before it runs the code eagerly."""
     config: Any = importlib.import_module("torch._dynamo").config
     config.recompile_limit = max(config.recompile_limit, most)
     config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 8 * most)
@@ -490,11 +490,11 @@ NAMES += [
 ]
 # Shape, dtype and device of each gradient that arrives at a node.
 input_metadata = _attribute(f"{_NODE}._input_metadata", "diagnose has no what-ifs", _example_has("_input_metadata"), ())
-# The node of an op in place on a view, inside the node that stands for the base; None before torch 2.15.
+# The node of an op in place on a view, inside the node of its base; None before torch 2.15.
 wrapped_node = _attribute(
     f"{_NODE}._wrapped_node", "a what-if does not say which op in place hides its node", _wraps_nodes
 )
-# The custom Function that a node, or a class of nodes, belongs to, None for a node of torch; and its class of nodes.
+# The custom Function of a node or of a class of nodes, None for torch's own; and the class of nodes of a custom Function.
 function_of: Callable[[object], Any] = _attribute(
     f"{_NODE}._forward_cls",
     "diagnose does not name custom Functions",
@@ -514,7 +514,7 @@ _hooks_of = _attribute(
     "diagnose blames an op for zeros that a hook made",
     lambda: hasattr(Tensor, "_backward_hooks"),
 )
-# The hooks that run after a gradient was added to that of a leaf; True where torch does not say.
+# The hooks that run after a gradient was added to that of a leaf; True if torch does not say.
 hooks_after_accumulation = _attribute(
     "torch.Tensor._post_accumulate_grad_hooks", _SLOWER, lambda: hasattr(Tensor, "_post_accumulate_grad_hooks"), True
 )
@@ -525,14 +525,14 @@ def hooks_of(tensor: object) -> dict[int, object]:
     return _hooks_of(tensor) or {}
 
 
-# The number of a node: those that one thread makes are numbered in order.
+# The number of a node: the nodes that one thread makes are numbered in order.
 number_of: Callable[[Any], int] = methodcaller("_sequence_nr")
 
 
 def saved(node: object, name: str, *default: object) -> Any:
-    """The value that a node of torch has saved under this name; the default, or an AttributeError, without it.
+    """The value that a node of torch has saved under this name. Without one: the default, or an AttributeError if there is none.
 
-    RuntimeError where the program would have to unpack it again, by a hook or by the forward of a checkpoint.
+    RuntimeError if code of the program would run again to unpack it: a hook, or the forward of a checkpoint.
     """
     variables = getattr(node, f"_raw_saved_{name}", None)
     hook = getattr(
@@ -565,6 +565,6 @@ def saved_variables(node: object) -> list[Any]:
 
 
 def status() -> list[dict[str, str]]:
-    """The names that this torch lacks, and what goes without them."""
+    """The names that this torch lacks, and what is worse without them."""
     lacking = [name for name in NAMES if not (name.is_there() if callable(name.is_there) else name.is_there)]
     return [{"name": name.name, "without": name.without} for name in lacking]

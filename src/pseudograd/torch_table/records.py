@@ -1,6 +1,6 @@
-"""The records of the table of torch's functions: one `Form` for a function, with all that the library knows of it.
+"""The records of the table of torch's functions. A `Form` has all that the library knows of one function.
 
-Dynamo traces functions of this file too, so their loops are plain.
+Dynamo traces functions of this file, too, so their loops are plain.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Read(NamedTuple):
 
 
 class EdgeCase(NamedTuple):
-    """An expression, computed by f(x, tensor), and its slopes where x == tensor == 0, by the first era that has them."""
+    """An expression, as text and as f(x, tensor). slopes: those where x == tensor == 0, by each era that changed them."""
 
     text: str
     f: Callable[[Tensor, Tensor], Tensor]
     slopes: dict[str, Slopes]
 
     def slopes_in(self, era: str) -> Slopes:
-        """The slopes of the last era, up to this one, that changed them."""
+        """The slopes in this era: those of the last era, up to this one, that changed them."""
         names = list(ERAS)
         known = [name for name in names[: names.index(era) + 1] if name in self.slopes]
         return self.slopes[known[-1]]
@@ -66,7 +66,7 @@ class EdgeCase(NamedTuple):
 def edge_case(
     text: str, slopes: Slopes, since_2_14: Slopes | None = None, f: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> EdgeCase:
-    """slopes: those of the first era. f: for a text that is no expression of x and tensor."""
+    """slopes: those of the first era. since_2_14: others, if torch 2.14 changed them. f: needed if the text is no expression in Python."""
     names = {**vars(functional), **vars(torch)}
     code: Callable[..., Tensor] = eval(f"lambda x, tensor: {text}", names) if f is None else f
     later = {} if since_2_14 is None else {OPEN_ERA: since_2_14}
@@ -80,27 +80,27 @@ X: Takes = {"input": MISSING}
 class Form(Record):
     """One function of torch, under all names and owners that it has.
 
-    switches: the contexts that act on it: families of override, EDGE for pin_edge. The first is its own family. If contexts of two
+    switches: the contexts that act on it: families of override, and EDGE for pin_edge. The first is its own family. If contexts of two
         switches are active, the later switch counts. A function that hides others has their switches.
     takes: its arguments with their defaults, the tensor first. edge_cases: its slopes exactly at a bound. kink: where it has no slope.
 
-    owners: what has the function as an attribute, under each name; the variant in place has "_" behind the name.
+    owners: the modules and classes that have the function under its names; the variant in place has "_" behind the name.
     overloads: the overloads of aten's function that belong to it. with_inplace: the owners whose function takes the argument `inplace`.
     each: for a function of a list of tensors, the name of the method that does the same to one tensor.
 
-    arrange(*values): the primitive of ours that runs in its place, and its inputs; or None, where torch is left alone.
-    aten_arrange: the same for the functions of aten, where they differ.
+    arrange(*values): our primitive that runs in its place, with its inputs; None if torch has to run the call.
+    aten_arrange: the same for the functions of aten, if it differs.
     otherwise: a second primitive, for the rules that the primitive of `arrange` lacks; it reads some of the same inputs. If both lack a
         rule, torch's own function runs.
-    op: the op of ours that raises the errors when a module gets a rule; empty if it has the name of the function.
+    op: our op that raises the errors when a module gets a rule; empty if it has the name of the function.
 
     hides: the names of other functions of the table that it runs inside, where no mode sees them.
-    write(run, *values): computes what torch computes, but calls each function that is hidden as `run(function, *arguments)`. It returns the
-        result; None, where torch is left alone; or the reason why torch has to run it. Without `write` nobody has written the function out.
+    write(run, *values): computes what torch computes, but calls each hidden function as `run(function, *arguments)`. It returns the result;
+        or None or a reason, if torch has to run the call. write=None: the function is not written out.
     modules: the classes of torch.nn that call the function. If it hides none, their attributes have the names of its arguments.
 
-    nodes: how the names of its autograd nodes start. saved: the arguments that they save, in the order of `takes`; empty where they save
-        none. saved_in_place: what they save of a call in place, which is its result; only if that shows where x was at the kink.
+    nodes: how the names of its autograd nodes start. saved: the arguments that the nodes save, in the order of `takes`; empty for none.
+        saved_in_place: what the nodes of a call in place save, which is its result; only if that shows where x was at the kink.
     """
 
     name: str
@@ -137,13 +137,13 @@ class Form(Record):
 
     @property
     def usual(self) -> Read | None:
-        """How a call that leaves all other arguments at their defaults is read; x is an empty tensor here."""
+        """How a call is read that gives only x; here x is an empty tensor."""
         arranged = self.arrange(torch.empty(0, device="cpu"), *[*self.takes.values()][1:])
         return None if arranged is None else Read(*arranged)
 
 
 def has_rule(primitive: Primitive, rule: RuleLike) -> bool:
-    """Has it a rule of this name, with these parameters?"""
+    """Does the primitive have a rule of this name, with these parameters?"""
     if not isinstance(rule, RuleObject):
         return rule in primitive.rules
     row = primitive.rules.get(rule.name)
@@ -156,7 +156,7 @@ def has_rule(primitive: Primitive, rule: RuleLike) -> bool:
 
 
 class Spelling:
-    """One way to call a form. `read(args, kwargs)` says how a call is to be run, or None where torch is left alone."""
+    """One way to call a form. `read(args, kwargs)` says how to run a call; None if torch has to run it."""
 
     def __init__(self, form: Form, name: str, arrange: Arrange, in_place: bool, takes_inplace: bool) -> None:
         self.form = form
@@ -169,13 +169,13 @@ class Spelling:
         self.aliases: dict[str, str] = {} if takes_inplace else _ALIASES_OF_LISTS if form.each else _ALIASES
 
     def values(self, args: Arguments, kwargs: Keywords) -> list[Any] | None:
-        """The arguments in the order of `takes`; None for what torch will refuse, and for out=."""
+        """The arguments in the order of `takes`; None for a call that torch will refuse, and for one with out=."""
         if len(args) > len(self.takes):
             return None
         values = list(args) + list(self.defaults[len(args) :])
         for key in kwargs:
             name = self.aliases.get(key, key)
-            if name == "out" and kwargs[key] is None:  # as where it is left out
+            if name == "out" and kwargs[key] is None:
                 continue
             if name not in self.takes:
                 return None
@@ -196,7 +196,7 @@ class Spelling:
         return Read(arranged[0], arranged[1], in_place)
 
     def read_each(self, args: Arguments, kwargs: Keywords) -> list[tuple[object, ...]] | None:
-        """For a form of lists: the arguments for every tensor. What is no list is the same for all."""
+        """For a form of lists: the arguments for each tensor. An argument that is no list is the same for all."""
         values = self.values(args, kwargs)
         if values is None:
             return None
@@ -224,7 +224,7 @@ def spellings_of(form: Form, arrange: Arrange | None = None) -> list[tuple[objec
 
 NN = (fused_nn, functional)
 TENSORS = (torch, Tensor)
-# Slopes at a bound: the first line for a bound that is a number, the second for a tensor, which gets what x does not get.
+# Slopes at a bound. The first two are for a bound that is a number; the others for a tensor, which gets what x does not get.
 PASSES, CUTS = Slopes(1.0), Slopes(0.0)
 PASSES_ALL, SHARES = Slopes(1.0, 0.0), Slopes(0.5, 0.5)
 
@@ -252,10 +252,10 @@ def stand_in(
     saves: Literal["as torch", "a copy"] = "as torch",
     either_is: Literal["min", "max"] | None = None,
 ) -> str:
-    """Make the primitive `name`, whose forward is torch's, bit for bit, and whose backward is a rule of `op`. It returns `name`.
+    """Make the primitive `name`, whose forward is torch's, bit for bit, and whose backward is a rule of `op`. Returns `name`.
 
-    through, saves, either_is: as in `Primitive`. Ask for "a copy" where torch's own op saves nothing of the input. Kernels compute a
-    primitive of the clamp family if it reads the same inputs as the op.
+    through, saves, either_is: as in `Primitive`. Use saves="a copy" if torch's own op saves nothing of the input. Kernels compute a
+    primitive of the clamp family if it has the same inputs as the op.
     """
     row = OPS[op]
     primitive = Primitive(
@@ -274,7 +274,7 @@ def stand_in(
 
 
 def is_constant(value: object) -> bool:
-    """A tensor that no derivative can be asked of: no grad, no transform's wrapper, no tangent."""
+    """Is it a tensor of which no derivative can be asked? It requires no grad, and has neither a wrapper of a transform nor a tangent."""
     if not isinstance(value, Tensor) or value.requires_grad:
         return False
     if torch.compiler.is_compiling():
@@ -285,7 +285,7 @@ def is_constant(value: object) -> bool:
 
 
 def in_float32(write: Write) -> Write:
-    """Write out a function of autocast's float32 list as autocast runs it: its tensors in float32, and without autocast inside."""
+    """Decorator for a function that autocast runs in float32: `write` gets its tensors in float32, and runs without autocast."""
 
     @functools.wraps(write)
     def cast(*values: Any) -> object:
@@ -304,8 +304,7 @@ def in_float32(write: Write) -> Write:
 
 
 def only_backward_tells() -> bool:
-    """Is it unknown before backward which of two tensors asks for a gradient?
-
-    It is under a transform. In forward mode the tangent tells it, but compiled code cannot even tell whether a tensor is wrapped.
+    """Is it unknown before backward which of two tensors asks for a gradient? It is under a transform, but in forward mode the tangent
+    tells. Compiled code cannot tell whether a tensor is wrapped.
     """
     return transforms_are_active() and (not in_forward_mode() or torch.compiler.is_compiling())
