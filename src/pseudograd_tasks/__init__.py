@@ -1,8 +1,7 @@
-"""The worlds that `pseudograd compare` runs rules in, one file each, with the report about them.
+"""The tasks of `pseudograd compare`, one file each, and the report about them.
 
-The interface is small: a task gets a `Variant`, whose clamp it calls, and returns an `Outcome`; it knows nothing of rules. To add a task,
-write its file, with its words and the kind of its figure: every Task that a file of this folder makes is one. The file's `ORDER` has the
-position of each of its tasks among all; a first run takes those below 100.
+A task gets a `Variant`, calls its clamp, and returns an `Outcome`; it knows nothing of rules. To add a task, write a file that makes a
+`Task`, with its sentences and its figure. `ORDER` in the file has the position of each of its tasks; tasks below 100 are in a first run.
 """
 
 from collections.abc import Iterable
@@ -17,13 +16,15 @@ _FILES = [vars(import_module(f"{__name__}.{file.name}")) for file in iter_module
 _ALL = {value.name: value for file in _FILES for value in file.values() if isinstance(value, Task)}
 _ORDER: dict[str, int] = {name: place for file in _FILES for name, place in file.get("ORDER", {}).items()}
 TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (_ORDER.get(item[0], 1000), item[0])))
-DEFAULT_TASKS = tuple(name for name in TASKS if _ORDER.get(name, 1000) < 100)  # a first run, of half a minute
+DEFAULT_TASKS = tuple(
+    name for name in TASKS if _ORDER.get(name, 1000) < 100
+)  # those of a first run, which takes half a minute
 
 __all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Outcome", "Task", "Variant", "World", "Worlds", "find_tasks"]
 
 
 def find_tasks(tasks: Iterable[str | Task]) -> dict[str, Task]:
-    """Tasks as they are and tasks of `TASKS` by their names, each once."""
+    """The tasks by their names, each once. tasks: Task objects, or names in `TASKS`."""
     chosen: dict[str, Task] = {}
     for name in tasks:
         if isinstance(name, str) and name not in TASKS:

@@ -1,4 +1,4 @@
-"""`attack`: the smallest change to a digit that a classifier gets wrong, by gradient ascent on its loss within a box."""
+"""`attack`: change pictures of digits a little, by gradient ascent on the loss of a classifier, so that it gets them wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def right(pictures: Tensor) -> Tensor:
 
 @cache
 def start(world: str) -> Tensor:
-    """(seeds, 497, 64)."""
+    """(seeds, 497, 64): the change of each picture at the start."""
     shape = (len(SEEDS), *data.digits().test.shape)
     if world == FROM_PICTURE:
         return torch.zeros(shape)
@@ -55,7 +55,7 @@ def start(world: str) -> Tensor:
 
 
 def attacked(world: str, variant: Variant) -> Tensor:
-    """(seeds, 497, 64): the pictures after the attack, within the box."""
+    """(seeds, 497, 64): the pictures after the attack, between black and white."""
     x, labels = data.digits().test, data.expand_seeds(len(SEEDS), data.digits().test_labels)
     clamp = variant.clamp if world == NO_MAXIMIZE else variant.ascending
     change = (x + start(world)).clamp(0, 1) - x if variant.projects else start(world).clone()

@@ -1,4 +1,4 @@
-"""The record of a task: worlds to run a clamp in, the numbers measured there, and the words of a report about them."""
+"""The record of a task: its worlds, the numbers that are measured there, and the sentences of a report about them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def eras_in(rows: World) -> list[str]:
 
 @dataclass(frozen=True)
 class Score:
-    """A headline that statistics.TEST compares over seeds. text: as in "98.3% of the problems solved". tie: a difference of one seed up to
-    this size counts as none.
+    """The number of a task that the report compares over seeds. key: its name in an Outcome. text: words with {} for the number, such as
+    "{} of the problems solved". places: the format of the number. tie: differences up to this size, in one seed, count as none.
     """
 
     key: str
-    text: str  # with {} for the number
+    text: str
     places: str = ".1%"
     better: Better = "higher"
     tie: float = 0.0
@@ -52,7 +52,9 @@ class Score:
         return difference(first.seeds, second.seeds, better=self.better, tie=self.tie)
 
     def family(self, rows: World, with_best: bool = False) -> Family:
-        """The comparisons of one world, corrected together: each variant against our default, and the eras. The installed torch is one."""
+        """The comparisons of one world, corrected together: each variant with our default, and the eras with each other. The installed
+        torch.clamp is left out, because it is one of the eras.
+        """
         names = [name for name in rows if name != INSTALLED]
         planned = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
         planned += combinations(eras_in(rows), 2)
@@ -78,7 +80,7 @@ Context: TypeAlias = Mapping[str, object]  # numbers for sentences
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line may change in `basin` and `curve`."""
+    """The options of the command line for `basin` and `curve`."""
 
     low: float = -1.0
     high: float = 1.0
@@ -88,16 +90,16 @@ class Settings:
 
 # The kinds of figures, and the arrays of an Outcome that they draw.
 KINDS = {
-    "pictures": ("picture",),  # (3, height, width), from 0 to 1; the title has the headline
-    "curves": ("range", "x", "y", "loss", "dL_dy", "dy_dx", "dL_dx"),  # over x, which holds both ends of the range
-    "paths": ("range", "path"),  # (steps + 1, starts), every eighth drawn; the title has the headline, of so many
+    "pictures": ("picture",),  # of shape (3, height, width), from 0 to 1
+    "curves": ("range", "x", "y", "loss", "dL_dy", "dy_dx", "dL_dx"),  # over x, which has both ends of the range
+    "paths": ("range", "path"),  # of shape (steps + 1, starts)
 }
 
 
 @dataclass(frozen=True)
 class Gallery:
-    """One figure for each world, with a panel for each variant. title: with {world}. first: pictures before those of the variants, by
-    title. A kind of figure knows nothing of tasks.
+    """One figure for each world, with a panel for each variant. title: a text with {world}. first: by title, functions of the world that
+    give pictures to show before those of the variants.
     """
 
     kind: str
@@ -111,12 +113,12 @@ class Gallery:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The words of a report about one problem, to be filled with its outcomes.
+    """The sentences of a report about one problem. Its outcomes fill them.
 
     columns: a description of each number. headline: the number for a summary, with a short heading. setting: the opening sentences, with
-    {names} of the context. score: for a headline that can be better or worse; the report compares it in each world.
-    after(worlds, context): further sentences. finding(rows): plain words for a report that opens with the pictures of this subject, the
-    last of whose `first` pictures is the target.
+    {names} of the context. score: set if a headline can be better or worse; the report compares it in each world.
+    after(worlds, context): further sentences. finding(rows): the sentences above the report, if it opens with the pictures of this subject;
+    the last of the `first` pictures is then the target.
     """
 
     name: str
@@ -131,16 +133,14 @@ class Subject:
     finding: Callable[[World], str] | None = None
 
     def __post_init__(self) -> None:
-        if not self.name.isidentifier():  # it names the files of the figures
+        if not self.name.isidentifier():  # the files of the figures have this name
             raise ValueError(must(type(self).__name__, "name", "be a name as Python writes them", self.name))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Subject):
-    """A subject that can be run: worlds(settings) names its worlds; run(world, variant, settings) measures one variant in one world.
-
-    context(settings): the numbers for `setting`. A run with seeds, or with problems that are drawn one by one, measures all of them and
-    gives `Outcome.seeds`.
+    """A subject that can be run. worlds(settings): the names of its worlds. run(world, variant, settings): measures a variant in a world.
+    If there are several seeds or drawn problems, it measures all and gives `Outcome.seeds`. context(settings): numbers for `setting`.
     """
 
     worlds: Callable[[Settings], Sequence[str]]
@@ -149,7 +149,7 @@ class Task(Subject):
 
 
 def make_leaf(variant: Variant, start: Tensor) -> Tensor:
-    """A copy of the start that learns, between 0 and 1 where the variant projects."""
+    """A leaf with the values of the start. If the variant projects, they are clipped to 0 and 1."""
     return (start.clamp(0, 1) if variant.projects else start.clone()).requires_grad_()
 
 
@@ -162,7 +162,7 @@ def descend(
     low: float = 0.0,
     high: float = 1.0,
 ) -> Iterator[Tensor]:
-    """Train the leaf `x` by the loss of its clamp. Yields x after each step, clipped where the variant projects."""
+    """Train the leaf `x` by the loss of its clamp. Yields x after each step. If the variant projects, x is clipped first."""
     for _ in range(steps):
         optimizer.zero_grad()
         loss(variant.clamp(x, low, high)).backward()
@@ -175,10 +175,10 @@ def descend(
 
 @dataclass(frozen=True)
 class ElementByElement:
-    """Calls the loss with each element by itself, of shape (1,), all at once by torch.vmap.
+    """Calls the loss with each element alone, of shape (1,), by torch.vmap.
 
-    Called with all of them it would return their sum or their mean: with a mean, the gradient of each would shrink with their number, and
-    a loss that couples them would be another problem.
+    For all elements together the loss returns a sum or a mean. With a mean, each gradient would shrink with the number of elements; a loss
+    that couples elements would be another problem.
     """
 
     loss: Loss

@@ -1,4 +1,4 @@
-"""`basin`: 400 starts on a line, plain gradient descent; where do they end, and how far do they stray?"""
+"""`basin`: plain gradient descent from 400 starts on a line. Where do they end, and how far do they stray?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SETTING = (
     "{starts} starts on a line, {steps} steps of plain gradient descent at rate {rate:g}. The loss has its minimum on the range, "
     "{least:.2f}, at x = {best:.2f}."
 )
-NEAR = 0.01  # as a share of half the range: this close to the minimum counts as reached
+NEAR = 0.01  # the largest distance to the minimum that counts as reached, as a share of half the range
 
 
 def starts(settings: Settings) -> Tensor:

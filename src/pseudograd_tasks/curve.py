@@ -1,4 +1,4 @@
-"""`curve`: what a rule makes of a loss on a line: clamp, loss, dL/dclamp, dclamp/dx and dL/dx."""
+"""`curve`: a loss on a line with each rule: y = clamp(x), the loss, dL/dy, dy/dx and dL/dx."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ TRAINING, BATCH = 1300, 128
 
 
 class Digits(NamedTuple):
-    """Images (n, 64) with values k / 16 from 0 to 1, and labels (n,): 1300 to train with, 497 to test. Do not change them in place."""
+    """Images (n, 64) with values k / 16 from 0 to 1, and labels (n,): 1300 for training, 497 for tests. Do not change them in place."""
 
     train: Tensor
     train_labels: Tensor
@@ -34,7 +34,7 @@ def digits() -> Digits:
 
 
 class Networks(NamedTuple):
-    """What chance decides: for each layer weights (seeds, out, in) and biases (seeds, 1, out); images of `batches` (steps, seeds, 128)."""
+    """A network for each seed: by layer weights (seeds, out, in) and biases (seeds, 1, out); indices of images (steps, seeds, 128)."""
 
     weights: list[Tensor]
     biases: list[Tensor]
@@ -46,7 +46,7 @@ class Networks(NamedTuple):
 
 
 def draw_networks(seeds: Sequence[int], sizes: Sequence[int], steps: int) -> Networks:
-    """A network of `sizes` for each seed, from that seed alone. Weights are uniform with variance 1 / in, biases 0."""
+    """A network with layers of these sizes for each seed, drawn from that seed alone. Weights are uniform of variance 1 / in, biases 0."""
     layers = list(pairwise(sizes))
     weights: list[list[Tensor]] = [[] for _ in layers]
     batches = []
@@ -60,12 +60,12 @@ def draw_networks(seeds: Sequence[int], sizes: Sequence[int], steps: int) -> Net
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(seeds, n, out): the layer of each seed, on an x (seeds, n, in) of its own."""
+    """(seeds, n, out): for each seed its layer, applied to its own part of x (seeds, n, in)."""
     return torch.baddbmm(bias, x, weight.mT)
 
 
 def pictures(images: Tensor, indices: Tensor) -> Tensor:
-    """images[indices], but faster."""
+    """The same as images[indices], but faster."""
     return images.index_select(0, indices.flatten()).view(*indices.shape, *images.shape[1:])
 
 
@@ -81,15 +81,13 @@ def expand_seeds(seeds: int, x: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over seeds of the mean over images: the gradient of each network is its own. logits: (seeds, n, 10), labels: (seeds, n)."""
+    """The sum over seeds of the mean over images, so gradients of networks are independent. logits: (seeds, n, 10), labels: (seeds, n)."""
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
 
 
 def train(networks: Networks, rate: float, loss: Callable[[Tensor], Tensor], falls: bool = False) -> Iterator[int]:
-    """Trains on loss(indices of a batch) by Adam. Yields each step before its update. falls: the rate falls to 0 at the end.
-
-    Fused, Adam's step takes a tenth of its time, which is a third of a training at these sizes.
-    """
+    """Train by Adam on loss(indices of a batch). Yields the number of each step before its update. falls: the rate ends at 0."""
+    # At these sizes a step of Adam that is not fused takes a third of the training.
     optimizer = torch.optim.Adam([p.requires_grad_() for p in networks.parameters], rate, fused=True)
     for step, batch in enumerate(networks.batches):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / len(networks.batches)) if falls else rate

@@ -1,4 +1,4 @@
-"""Tasks as experiments: one run for each variant in each world. A run measures all seeds of the task."""
+"""Run tasks: one run for each variant in each world. A run measures all seeds of the task."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OnStep = Callable[[str, str, str, int, int], object]
 
 @dataclass(frozen=True)
 class Problem:
-    """An Experiment: one world of a task. Another process makes it from the name of the task."""
+    """One world of a task, as an Experiment. Another process makes the Problem from the name of the task."""
 
     task: Task
     world: str
@@ -64,7 +64,7 @@ def _make_problem(name: str, world: str, rules: tuple[str, ...], settings: Setti
 def measure_tasks(
     tasks: Sequence[Task], rules: Sequence[str], settings: Settings, on_step: OnStep, jobs: int
 ) -> dict[str, Section]:
-    """Measures on one thread, so that a run repeats to the bit. on_step(task, world, variant, done, total) is called before each run."""
+    """Run the tasks on one thread, so that runs repeat to the bit. on_step(task, world, variant, done, total) is called before each run."""
 
     def on_run(problem: Problem, run: Run, done: int, total: int) -> None:
         on_step(problem.task.name, problem.world, run.variant, done, total)
@@ -91,7 +91,7 @@ def measure_tasks(
 
 
 def _check_complete(task: Task, outcome: Outcome) -> None:
-    """An error if the task leaves out a number of its table or an array of its figure."""
+    """Raise an error if the outcome lacks a number of the task's table or an array of its figure."""
     arrays = KINDS[task.figure.kind] if task.figure else ()
     for what, needed, got in (("numbers", task.columns, outcome.numbers), ("arrays", arrays, outcome.arrays)):
         if missing := [key for key in needed if key not in got]:

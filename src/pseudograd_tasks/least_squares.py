@@ -1,4 +1,4 @@
-"""`least_squares`: least squares within a box, from starts far outside it. The truth is SciPy's active-set solver."""
+"""`least_squares`: least squares within a box, from starts far outside it. The results are compared with SciPy's active-set solver."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Problems:
 
 
 def matrix(random: np.random.Generator, condition: float) -> Array:
-    """(60, 40) with largest singular value 1, so that plain descent is stable up to rate 2; condition is that of its Gram matrix."""
+    """(60, 40): a matrix with largest singular value 1: plain descent is stable up to rate 2. condition: that of its Gram matrix."""
     import numpy as np
 
     left, _ = np.linalg.qr(random.normal(size=(ROWS, COLUMNS)))
@@ -72,7 +72,7 @@ def measurements(random: np.random.Generator, a: Array) -> Array:
 
 @cache
 def problems() -> Problems:
-    """All problems and their solutions, by an active-set method of SciPy: no backward rule has a part in it."""
+    """All problems and their solutions by an active-set method of SciPy, which uses no backward rule."""
     import numpy as np
     from scipy.optimize import lsq_linear
 
@@ -95,7 +95,7 @@ def start() -> Tensor:
 
 
 def arrivals(gap: Tensor) -> Tensor:
-    """(..., problems): the first step, counted from 1 along the first dimension, with a small gap; the number of steps if there is none."""
+    """(..., problems): the first step with a small gap, counted from 1, or else the number of steps. gap: (steps, ..., problems)."""
     near = gap < NEAR
     return torch.where(near.any(0), near.double().argmax(0) + 1, len(gap))
 
@@ -105,7 +105,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     path = descend(variant, x, torch.optim.SGD([x], RATE), STEPS, lambda c: problems().loss(c).sum())
     gap = problems().gap(torch.stack([c.clamp(0, 1) for c in path]))
     converged = (gap[-LAST:] < NEAR).all(0).double()
-    # Each condition number has the same draws, so a draw counts once: with its share over the condition numbers.
+    # Each condition number has the same draws, so a draw counts once, with the share of the condition numbers at which it converged.
     shares = converged.view(len(CONDITIONS), EACH).mean(0)
     steps = float(arrivals(gap).double().median())
     numbers = {"converged": float(converged.mean()), "steps": steps, "gap": float(gap[-1].median())}

@@ -21,7 +21,7 @@ def photo(name: str) -> Tensor:
 
 
 def displayed(x: Tensor) -> Tensor:
-    """What a screen would show: values cut to [0, 1]; NaN stays NaN."""
+    """The picture as a screen shows it: values clipped to [0, 1]. NaN stays NaN."""
     return x.detach().clamp(0, 1)
 
 

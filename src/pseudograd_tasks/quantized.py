@@ -1,6 +1,6 @@
 """`ternary` and `four_bits`: a network for digits trained with its weights quantised, and with its activations quantised too.
 
-The quantiser is the one found in libraries, clamp(round(w / scale), low, high) * scale, so that rounded values lie exactly at the bounds.
+The quantiser is clamp(round(w / scale), low, high) * scale, as in libraries, so rounded values lie exactly at the bounds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def logits(x: Tensor, networks: data.Networks, quantiser: Quantiser, clamp: Clam
 
 
 def trained(forward: Callable[[Tensor, data.Networks], Tensor]) -> tuple[data.Networks, Tensor]:
-    """The networks after training, and the share of weights (seeds,) that the first backward leaves without a gradient."""
+    """The networks after training, and the share of weights (seeds,) that get no gradient in the first step."""
     networks = data.draw_networks(SEEDS, SIZES, STEPS)
     loss = partial(data.classification_loss, lambda x: forward(x, networks))
     silent = torch.zeros(len(SEEDS))
@@ -97,7 +97,7 @@ def _tested(forward: Callable[[Tensor, data.Networks], Tensor], networks: data.N
 
 def _run(quantiser: Quantiser, world: str, variant: Variant, settings: Settings) -> Outcome:
     networks, silent = trained(partial(logits, quantiser=quantiser, clamp=variant.clamp))
-    # What was trained without a clamp is tested with it; the values of all others are those of torch.clamp already.
+    # Every variant is tested with torch.clamp. That changes the values of "no clamp" alone.
     right = _tested(partial(logits, quantiser=quantiser, clamp=torch.clamp), networks)
     return Outcome(
         numbers={"accuracy": float(right.mean()), "least": float(right.min()), "silent": float(silent.mean())},

@@ -1,4 +1,4 @@
-"""`retarget`: a photo stored as Fourier coefficients is trained to become an out-of-gamut picture, and then the photo again.
+"""`retarget`: Fourier coefficients of a photo are trained to become a picture with values outside of [0, 1], and then the photo again.
 
 The pixels are no leaves, so no variant can project them. In the world with the sRGB curve, the coefficients hold linear light, and the
 curve comes after the clamp.
@@ -48,7 +48,7 @@ def _to_spectrum(picture: Tensor) -> Tensor:
 
 
 def _srgb(y: Tensor, guarded: bool) -> Tensor:
-    """The sRGB curve. Its power has no gradient below 0: unguarded, one negative value makes everything NaN."""
+    """The sRGB curve. Its power has no gradient below 0. If it is not guarded, one negative value makes all gradients NaN."""
     knee = 0.0031308
     base = torch.where(y > knee, y, knee) if guarded else y
     return torch.where(y <= knee, 12.92 * y, 1.055 * base.pow(1 / 2.4) - 0.055)
@@ -64,7 +64,7 @@ def out_of_gamut() -> Tensor:
 
 
 def start(world: str) -> Tensor:
-    """The photo, as the coefficients hold it at the start."""
+    """The picture that the coefficients hold at the start."""
     return photo("china") if world == PLAIN else _linear_light(photo("china"))
 
 

@@ -1,4 +1,4 @@
-"""Sentences that several tasks share, and sentences about a whole run. Numbers and the choice of sentences are computed."""
+"""Sentences of a report that several tasks share, and sentences about a whole run. They are chosen by the measured numbers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pseudograd.wording import listed
 
 from .base import OURS, Score, Subject, World, eras_in
 
-APART = 0.5  # dB: two pictures that an eye can tell apart
-# When a reader does not need us: the end of a report.
+APART = 0.5  # the difference in dB from which an eye can tell two pictures apart
+# The end of a report: when a reader needs none of our rules.
 CLOSING = (
     "If what you clamp is the parameter itself, clip it after each step, as project does: that needs no pseudo-gradient.",
     "If the loss is defined outside the range too, leave the clamp out while you train.",
@@ -26,7 +26,7 @@ CLOSING = (
 
 
 def where(era: str) -> str:
-    """What an era does at a bound, in a list of both, which begins with the closed one."""
+    """The gradient of an era at a bound, as a clause. In a list of eras the closed one comes first."""
     return "where the gradient at a bound passes" if eras()[era].edge == "closed" else "where it does not"
 
 
@@ -35,7 +35,7 @@ def decibels(rows: World) -> dict[str, float]:
 
 
 def picture_sentences(rows: World) -> Iterator[str]:
-    """About pictures: the eras, our lead, the variants that beat us, and those that broke."""
+    """Sentences about pictures: the eras, our default, the variants that are better than it, and those that end in NaN."""
     values = decibels(rows)
     of_eras = {era: values[era] for era in eras_in(rows)}
     if are_alike(*of_eras.values()):
@@ -55,7 +55,7 @@ def picture_sentences(rows: World) -> Iterator[str]:
 
 
 def beaten(values: Mapping[str, float]) -> str:
-    """Names every variant that did better than our default, by more than rounding."""
+    """A sentence with every variant that is better than our default by more than rounding."""
     better = {name: value for name, value in values.items() if value > values[OURS] + 0.05 and name != OURS}
     if not better:
         return f"nothing tried was better than {OURS}."
@@ -64,19 +64,19 @@ def beaten(values: Mapping[str, float]) -> str:
 
 
 def are_alike(*values: float) -> bool:
-    """Pictures, by their dB; those of which none is a number, too."""
+    """Can an eye not tell these pictures apart? values: their dB. Pictures that are all NaN are alike, too."""
     return all(abs(first - second) <= APART for first, second in combinations(values, 2)) or all(
         map(math.isnan, values)
     )
 
 
 def best(values: Mapping[str, float]) -> str:
-    """The variant with the largest; what is not finite is none."""
+    """The variant with the largest finite value."""
     return max(values, key=lambda name: values[name] if math.isfinite(values[name]) else -math.inf)
 
 
 def score_sentences(rows: World, score: Score) -> Iterator[str]:
-    """About headlines over seeds: the eras, our lead, the variants that were better, and those not told apart."""
+    """Sentences about a score over seeds: the eras, our default, the variants that are better than it, and those not told apart from it."""
     first, *others = names = eras_in(rows)
     texts = [score.sentence(rows[first]), *(score.number(rows[era]) for era in others)]
     gaps = score.eras(rows)
@@ -105,15 +105,15 @@ PICTURES = Score("psnr", "{} dB", ".1f")
 
 
 def test_of(seeds: str) -> str:
-    """What ends the setting of every task with seeds: how its sentences were decided."""
+    """The last sentence of the setting of a task with seeds: the test by which variants are compared."""
     return f"Variants are compared over {seeds} by {TEST}, corrected for their number in each setting."
 
 
 @dataclass
 class Section:
-    """A subject with the numbers that its words need, and its outcomes: worlds[world][variant].
+    """A subject with its outcomes, worlds[world][variant], and the numbers for its sentences, context.
 
-    first[world]: the pictures that a figure shows before those of the variants, by title.
+    first[world]: by title, the pictures that a figure shows before those of the variants.
     """
 
     subject: Subject
@@ -127,7 +127,7 @@ class Section:
 
     @property
     def verdicts(self) -> list[str]:
-        """Sentences about one of several worlds begin with the name of the world."""
+        """The sentences about all worlds. If there are several, each sentence begins with the name of its world."""
         subject, lines = self.subject, []
         for world, rows in self.worlds.items():
             for sentence in self._score_sentences(rows):

@@ -15,7 +15,7 @@ from .photos import displayed, photo
 ORDER = {"splats": 170}
 SEEDS, SPOTS, STEPS = tuple(range(10)), 200, 150
 HEIGHT, WIDTH = 48, 72
-RATE, RATE_OF_PLACES, SIZE = 0.02, 0.004, 0.06  # sizes and distances in heights of the picture
+RATE, RATE_OF_PLACES, SIZE = 0.02, 0.004, 0.06  # the unit of sizes and places is the height of the picture
 COLOURS = {"soft start": 0.5, "glaring start": 2.0}  # standard deviation of the spots' colours
 SCORE = Score("psnr", "{} dB", ".2f", tie=0.1)
 _SETTING = (
@@ -29,13 +29,13 @@ _SETTING = (
 
 @cache
 def target() -> Tensor:
-    """(3, 48, 72)."""
+    """(3, 48, 72): the photo."""
     return functional.interpolate(photo("china"), size=(HEIGHT, WIDTH), mode="area")[0]
 
 
 @cache
 def start(world: str) -> tuple[Tensor, Tensor, Tensor]:
-    """(seeds, spots, 2) places, down and across, (seeds, spots, 1) logarithms of sizes, (seeds, spots, 3) colours; not to be changed."""
+    """Places (down, across): (seeds, spots, 2). Logarithms of sizes: (seeds, spots, 1). Colours: (seeds, spots, 3). Do not change them."""
     places, colours = [], []
     for seed in SEEDS:
         generator = torch.Generator().manual_seed(seed)
@@ -46,7 +46,7 @@ def start(world: str) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def painted(places: Tensor, sizes: Tensor, colours: Tensor) -> Tensor:
-    """(seeds, 3, 48, 72): the sum of the spots. A round Gaussian is a product of one down and one across."""
+    """(seeds, 3, 48, 72): the sum of the spots. A round Gaussian is the product of a vertical and a horizontal one."""
     down = _bell(places[..., :1], sizes, torch.linspace(0, 1, HEIGHT))
     across = _bell(places[..., 1:], sizes, torch.linspace(0, WIDTH / HEIGHT, WIDTH))
     coloured = colours.mT[..., None] * down[:, None]  # (seeds, 3, spots, 48)
@@ -54,7 +54,7 @@ def painted(places: Tensor, sizes: Tensor, colours: Tensor) -> Tensor:
 
 
 def _bell(place: Tensor, size: Tensor, at: Tensor) -> Tensor:
-    """A Gaussian that ends where it is below 1e-13: its denormal tails would take five times as long as all the rest."""
+    """A Gaussian, 0 where it is below 1e-13: its denormal numbers would take five times the time of all others."""
     distance = ((at - place) / size.exp()) ** 2
     return torch.exp(-0.5 * distance.masked_fill(distance > 60, torch.inf))
 

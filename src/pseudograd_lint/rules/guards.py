@@ -116,7 +116,7 @@ def _find_late_guard(module: Module, node: ast.AST) -> str | None:
 
 
 def hidden_functions(module: Module, call: Call) -> Iterator[tuple[ast.AST, Singular, bool]]:
-    """The functions in a where without a finite slope where their branch is not chosen: the node, the function, is it in the first branch?"""
+    """Functions in a where without a finite slope where their branch is not chosen: the node, the function, is it in the first branch?"""
     condition, *branches = call.arguments if len(call.arguments) == 3 and not call.is_method else (call.arguments[0],)
     for branch, other, chosen in zip(branches, branches[::-1], (True, False), strict=False):
         functions = (read_singular(module, part) for part in ast.walk(module.resolve(other)))

@@ -60,7 +60,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _parse_task_names() -> tuple[list[str], list[str]]:
-    """The names of all tasks in their order, and those of a first run. Their files are only read, because they need torch."""
+    """The names of all tasks in their order, and those of a first run. Their files are parsed, not imported, because they import torch."""
     order: dict[str, int] = {}
     for file in Path(__file__).parents[1].glob("*.py"):
         order |= cast("dict[str, int]", literals(file).get("ORDER") or {})
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_combination(options: argparse.Namespace) -> None:
-    """An option without an effect in this combination is an error."""
+    """Raise an error if an option has no effect in this combination."""
     from pseudograd.errors import must
 
     own = ("better", "replace", "seeds", "variants", "baseline", "keep")
@@ -104,7 +104,7 @@ def _check_combination(options: argparse.Namespace) -> None:
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> Results:
-    """folder: of the report, which is checked before any work."""
+    """Run the tasks, or the training of the user. folder: that of the report, which is checked before any run."""
     from pseudograd.comparison.compare import compare
     from pseudograd.comparison.runs import Run
     from pseudograd.comparison.variants import variants
@@ -126,7 +126,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> Results:
     else:
         tasks = list(find_tasks(_task_names(options.tasks)).values())
         chosen = list(COMPARED_RULES) if rules is None else rules
-        variants(chosen, has_leaves=False)  # the errors of unknown rules, before any work
+        variants(chosen, has_leaves=False)  # raises the errors of unknown rules before any run
     check_folder(folder)
     with progress() as on_step:
         if not options.task:

@@ -1,1 +1,1 @@
-"""`compare`'s report: from outcomes, of tasks or of a comparison, to one folder with their words and pictures; or again from there."""
+"""The report of `compare`: from the outcomes of tasks, or from a comparison, to a folder with texts, numbers and pictures."""

@@ -1,4 +1,4 @@
-"""The pictures of a report: the strip that it opens with, tiles with their numbers, and a chart for each world."""
+"""The pictures of a report: the strip at its top, tiles (single pictures with a title and a number), and a chart for each world."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from ..sentences import Section, are_alike, best
 from .results import Results, cell, own_worlds
 
 DPI = 110
-PICTURES = "pictures"  # the kind of figure that these are
-FRAME = "#7a7a7a"  # of a picture that no rule made
+PICTURES = "pictures"  # the kind of figure that tiles show
+FRAME = "#7a7a7a"  # the colour around a picture that no rule made
 
 
 class Tile(NamedTuple):
-    """note: its number, if it has one. picture: (3, height, width), from 0 to 1."""
+    """A picture of a report. note: its number as text, or "". picture: (3, height, width), from 0 to 1. frame: the colour around it."""
 
     title: str
     note: str
@@ -40,7 +40,7 @@ class Tile(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text for a reader who cannot see it."""
+        """The text for a reader who cannot see the picture."""
         return f"{self.title}, {self.note}" if self.note else self.title
 
     @property
@@ -59,7 +59,7 @@ class Strip(NamedTuple):
 
 
 def display_name(variant: str, era: str = "") -> str:
-    """An era of torch.clamp has its versions of torch as a name. era: the rule of the installed torch."""
+    """The name of a variant in the report. For an era of torch.clamp it has versions of torch. era: the rule of the installed torch."""
     if variant in eras():
         return f"torch.clamp, {eras()[variant].name}{' (yours)' if variant == era else ''}"
     return "clip after each step (project)" if variant == PROJECT else variant
@@ -93,7 +93,7 @@ def strip(results: Results) -> Strip | None:
 
 
 def _compared_tiles(subject: Subject, rows: World, era: str) -> list[Tile]:
-    """In whole numbers: the tenths depend on the processor."""
+    """The tiles of torch.clamp, of our default, and of the best variant. Numbers are rounded, because tenths depend on the processor."""
     key, unit = subject.headline
     values = {name: outcome.numbers[key] for name, outcome in remove_installed(rows).items()}
 
@@ -116,12 +116,12 @@ def _tile(subject: Subject, name: str, rows: World, era: str) -> Tile:
 
 
 def pixels(picture: Tensor) -> np.ndarray:
-    """(height, width, 3) bytes; what is not a number is black."""
+    """(height, width, 3): the picture as bytes. NaN is black."""
     return (picture.nan_to_num(0).clamp(0, 1) * 255).round().byte().permute(1, 2, 0).numpy()
 
 
 def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
-    """(section, file stem, caption, figure) for every world with a chart: of its subject's kind, or of its seeds."""
+    """The charts, as (section, file stem, caption, figure): of each world whose subject has a kind of chart, or that has seeds."""
     for name, section in results.sections.items():
         subject, kind = section.subject, section.subject.figure
         for number, (world, rows) in enumerate(section.worlds.items(), start=1):
@@ -157,7 +157,7 @@ def strip_figure(strip: Strip) -> Figure:
 
 
 def _seeds(results: Results, section: Section, world: str) -> Seeds | None:
-    """The picture of a world's seeds, if it has any. That of a task shows the headline of every seed, the best variant at the top."""
+    """The picture of the seeds of a world, if it has any. For a task it shows the score of every seed, with the best variant at the top."""
     if results.own is not None:
         return seeds_picture(results.own, own_worlds(results.own)[world])
     subject, rows = section.subject, remove_installed(section.worlds[world])
@@ -222,7 +222,7 @@ def _curve(panel: Axes, name: str, outcome: Outcome, era: str) -> None:
     panel.plot(
         x.numpy(), arrays["dL_dy"].numpy(), "--", color=LOSS, linewidth=1, label="gradient that arrives at the clamp"
     )
-    # The bounds are drawn as dots: the value there may stand apart from both sides.
+    # The values at the bounds are dots, because they may differ from those on both sides.
     beside = grad_x.masked_fill(at_bound, torch.nan)
     panel.plot(x.numpy(), beside.numpy(), "-", color=colour(name), linewidth=2.2, label="gradient that x gets")
     panel.plot(x[at_bound].numpy(), grad_x[at_bound].numpy(), "o", color=colour(name), markersize=4)

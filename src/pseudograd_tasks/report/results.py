@@ -75,7 +75,7 @@ class Results:
 
 
 def own_worlds(comparison: Comparison) -> Mapping[str, str]:
-    """The numbers of the user's run, by the name that a reader sees."""
+    """By the name that a reader sees, the name of each number of the user's run."""
     return {"result" if number == ONLY else number: number for number in comparison.values}
 
 
@@ -84,7 +84,7 @@ def results_text(results: Results) -> str:
 
 
 def cell(value: float, unit: str = "") -> str:
-    """One decimal for a large number, three digits for a small one."""
+    """A number as text: with one decimal from 1 on, with three digits below."""
     if math.isnan(value):
         return "not a number"
     text = f"{value:.1f}" if abs(value) >= 1 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Results from tasks that are run, or from a comparison of the user's own."""
+"""The results of tasks, and those of a comparison on a training of the user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run_tasks(
     *,
     jobs: int = 1,
 ) -> Results:
-    """Runs `tasks`, names or your own, with `rules`, every era, the installed torch and no clamp.
+    """Run `tasks`, names or Task objects, with `rules`, every era, the installed torch and no clamp.
 
     One thread makes a run repeat to the bit; `jobs` processes give the same numbers.
     on_step(task, world, variant, done, total) is called before each run.
@@ -43,7 +43,7 @@ def run_tasks(
 def own_results(comparison: Comparison) -> Results:
     """The results for a report of the user's own training. Its worlds are the numbers of the run."""
     run = comparison.run
-    name = run if run.isidentifier() and run.isascii() and run not in TASKS else "own_case"  # it names files
+    name = run if run.isidentifier() and run.isascii() and run not in TASKS else "own_case"  # files have this name
     worlds = {
         world: {variant: _own_outcome(comparison, number, variant) for variant in comparison.values[number]}
         for world, number in own_worlds(comparison).items()

@@ -1,4 +1,4 @@
-"""What `compare` shows while it runs and when it is done."""
+"""The output of `compare` in a terminal, while it runs and at the end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .figures import strip
 from .results import Results, cell
 
 Step = Callable[[str, str, str, int, int], None]
-_PATIENCE = 10.0  # seconds
+_SECONDS = 10.0  # after so long without a line, the last one is repeated
 
 
 @contextmanager
 def progress(line: str = "starting") -> Iterator[Step]:
-    """Prints a line where a world begins, and the last state after ten seconds without a line. line: the state before the first step."""
+    """Print a line when a world begins, and the newest state after ten seconds without a line. line: the state before the first step."""
     begun: set[tuple[str, str]] = set()
     last, ended = time.monotonic(), threading.Event()
 
@@ -38,8 +38,8 @@ def progress(line: str = "starting") -> Iterator[Step]:
             say()
 
     def remind() -> None:
-        while not ended.wait(last + _PATIENCE - time.monotonic()):
-            if time.monotonic() >= last + _PATIENCE:
+        while not ended.wait(last + _SECONDS - time.monotonic()):
+            if time.monotonic() >= last + _SECONDS:
                 say()
 
     thread = threading.Thread(target=remind, daemon=True)
@@ -52,7 +52,7 @@ def progress(line: str = "starting") -> Iterator[Step]:
 
 
 def show(results: Results) -> None:
-    """For each subject a table of its headlines, a row for each variant and a column for each world; then a summary."""
+    """Print a table for each subject, with a row for each variant and a column for each world; then a summary."""
     if results.own is not None:
         print(results.own)
         return

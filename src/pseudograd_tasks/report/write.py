@@ -1,4 +1,4 @@
-"""Write a report as one folder, whole or not at all: index.html (self-contained), its PNGs, results.json."""
+"""Write a report as one folder, completely or not at all: index.html (which needs no other file), PNGs, results.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .results import KIND, NUMBERS, Results, cell, results_text
 
 
 def check_folder(folder: Path) -> None:
-    """Raise before the work starts if the report could not be written: it may take the place of an empty folder or an older report."""
+    """Raise an error, before any run, if the report could not be written. It may replace an empty folder or an older report."""
     try:
         if folder.resolve() == Path.cwd():
             raise _unusable("be a folder of its own", folder, "Name a new one, such as report")
@@ -56,7 +56,7 @@ def stored_numbers(folder: Path) -> dict[str, Any] | None:
 
 
 def set_aside(results: Results, folder: Path) -> Path | None:
-    """Where `write` puts the older report that is in `folder`; None where there is none, or it has the same numbers."""
+    """The new path of the older report in `folder`. None if there is no older report, or if it has the same numbers."""
     stored = stored_numbers(folder)
     if stored is None or _drop_times(stored) == _drop_times(json.loads(results_text(results))):
         return None
@@ -70,9 +70,9 @@ def _drop_times(report: dict[str, Any]) -> dict[str, object]:
 
 
 def write(results: Results, folder: Path) -> Path:
-    """Write everything beside `folder`, then put it there in one step; return the path of the page.
+    """Write the report into a folder beside `folder`, then rename that one. Returns the path of the page.
 
-    An older report with other numbers stays beside it, under the name that `set_aside` gives.
+    An older report with other numbers is kept under the name that `set_aside` gives.
     """
     check_folder(folder)
     try:
@@ -88,22 +88,24 @@ def write(results: Results, folder: Path) -> Path:
 
 @contextmanager
 def _staging(folder: Path) -> Iterator[Path]:
-    """A hidden folder beside `folder`. It goes in the end, whatever stopped the work, and so do the parents made for nothing."""
+    """A hidden folder beside `folder`. In the end it is removed, even after an error, and so are new parents that are still empty."""
     new = [parent for parent in folder.absolute().parents if not parent.exists()]
-    staging = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"  # named before it is made: a signal may come at once
+    staging = (
+        folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
+    )  # known before it exists, because a signal may come at any time
     try:
         staging.mkdir(parents=True)
         yield staging
     finally:
         with hold_signals():
             shutil.rmtree(staging, ignore_errors=True)
-            with suppress(OSError):  # from the inside outwards; one that holds the report stays
+            with suppress(OSError):  # the innermost first; a parent with the report stays
                 for parent in new:
                     parent.rmdir()
 
 
 def _swap(staging: Path, folder: Path, old: Path) -> None:
-    """The new report in the place of the older one, which goes to `old` and comes back if that fails."""
+    """Rename the older report to `old` and the new one to `folder`. If that fails, rename the older one back."""
     try:
         if folder.exists():
             folder.rename(old)
@@ -134,7 +136,7 @@ def _draw(figure: Figure, file: Path) -> bytes:
 
 
 def page(results: Results, charts: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """charts: for each task {"data": a PNG in base64, "caption": its caption}. Pictures are shown one by one."""
+    """The page as HTML. charts: for each section, {"data": a PNG in base64, "caption": its caption} for each chart."""
     import jinja2
 
     folder = Path(__file__).parent
