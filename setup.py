@@ -1,7 +1,7 @@
-"""Builds the kernels in C beside the Python code, where there is a compiler; without one the package is pure Python and complete.
+"""Build the kernels in C into the package. Without a compiler, the package is pure Python and complete.
 
-The library needs neither Python's headers nor torch: it names torch's stable C symbols, which the torch that is loaded at run time has.
-So one wheel, py3-none-<platform>, serves every CPython and every torch from 2.10 on. All else stands in pyproject.toml.
+The library needs neither Python's headers nor torch: it uses torch's stable C symbols, which the torch that is loaded at run time has. So
+one wheel, py3-none-<platform>, serves every CPython and every torch from 2.10 on. Everything else is in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from setuptools.command.sdist import sdist
 from setuptools.errors import CompileError
 
 NATIVE = Path("src/pseudograd/kernels/native")
-IS_SERVED = sysconfig.get_platform() in ("linux-x86_64", "linux-aarch64")  # by lanes.h
+IS_SUPPORTED = sysconfig.get_platform() in ("linux-x86_64", "linux-aarch64")  # lanes.h has code for them
 
 
 class Build(build_ext):
-    """A library, not a module of Python: it has no entry point and no version of Python in its name."""
+    """Builds a library that is no module of Python. It has no entry point, and no version of Python in its name."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return os.path.join(*fullname.split(".")) + ".so"
@@ -35,7 +35,7 @@ class Build(build_ext):
         return []
 
     def build_extension(self, ext: Extension) -> None:
-        """Linked against an empty library of the name of torch's, so that the real one is found, already loaded, at run time."""
+        """Link against an empty library with the name of torch's. At run time the real one is already loaded and is used."""
         with tempfile.TemporaryDirectory() as folder:
             empty = Path(folder, "empty.c")
             empty.touch()
@@ -44,9 +44,8 @@ class Build(build_ext):
                 self.compiler.link_shared_object(
                     objects, str(Path(folder, "libtorch_cpu.so")), extra_postargs=["-Wl,-soname,libtorch_cpu.so"]
                 )
-            except (
-                Exception
-            ) as error:  # a missing or unfit compiler shows itself in many ways, and none may stop the install
+            # A missing or unfit compiler raises many errors. None of them may stop the installation.
+            except Exception as error:
                 raise CompileError(f"no C compiler for the native kernels: {error}") from error
             ext.library_dirs = [folder]
             super().build_extension(ext)
@@ -61,7 +60,7 @@ class Wheel(bdist_wheel):
 
 
 class Source(sdist):
-    """Packed again with the date of SOURCE_DATE_EPOCH, where that is set: two builds of one commit are then the same to the byte."""
+    """Packs the archive again with the date of SOURCE_DATE_EPOCH, if that is set. Two builds of one commit then give the same bytes."""
 
     def make_archive(self, base_name: str, format: str, *rest: str, **how: str) -> str:
         path = super().make_archive(base_name, format, *rest, **how)
@@ -80,20 +79,14 @@ def _pack_again(path: Path, seconds: int) -> None:
         tarfile.open(fileobj=zipped, mode="w") as archive,
     ):
         for _, (member, content) in sorted(contents.items()):
-            member.mtime, member.uid, member.gid, member.uname, member.gname, member.pax_headers = (
-                seconds,
-                0,
-                0,
-                "",
-                "",
-                {},
-            )
+            member.mtime, member.uid, member.gid = seconds, 0, 0
+            member.uname, member.gname, member.pax_headers = "", "", {}
             member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
             archive.addfile(member, io.BytesIO(content))
 
 
 def extensions() -> list[Extension]:
-    if not IS_SERVED or os.environ.get("PSEUDOGRAD_NATIVE") == "0":
+    if not IS_SUPPORTED or os.environ.get("PSEUDOGRAD_NATIVE") == "0":
         return []
     return [
         Extension(

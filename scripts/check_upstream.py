@@ -1,4 +1,4 @@
-"""Run the programs of contributing/upstream.md with the interpreters given, as they are and with the remedy, and write what they print.
+"""Run the programs of contributing/upstream.md with the given interpreters, unchanged and with the remedy, and write what they print.
 
 python scripts/check_upstream.py PYTHON [PYTHON ...]       PYTHON: interpreters with different torches and the packages of the reports
 
@@ -21,7 +21,7 @@ _TABLE = re.compile(r"(<!-- prints: generated -->\n).*?(<!-- end -->)", re.S)
 
 
 class Report(NamedTuple):
-    """section: its part of the page. file: the package's file that the remedy changes, "" for the program. before, after: its line."""
+    """section: its part of the page. file: that of the package that the remedy changes, or "" for the program. before, after: the line."""
 
     title: str
     section: str
@@ -45,7 +45,7 @@ def _parse_report(section: str) -> Report:
 
 
 def printed(python: str, report: Report, *, mended: bool) -> str:
-    """The program's last line, or why there is none."""
+    """The last line that the program prints, or the last line of its error."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = report.program
@@ -60,7 +60,7 @@ def printed(python: str, report: Report, *, mended: bool) -> str:
 
 
 def _copied_package(python: str, report: Report, folder: Path) -> None:
-    """The package beside the program, where it is found first, with the one line changed."""
+    """Copy the package into the folder of the program, where Python finds it first, and change the line."""
     package = report.file.split("/")[0]
     code = f"import importlib.util as u; print(u.find_spec({package!r}).submodule_search_locations[0])"
     installed = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()

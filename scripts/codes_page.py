@@ -1,4 +1,4 @@
-"""docs/codes.md: a section for each code of every command, and what the labels say of each rule."""
+"""docs/codes.md: a section for each code of every command. And the table in docs/lint.md of how often each rule is right."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _section(code: Code) -> str:
 
 
 def _new_lines(bad: str, good: str) -> str:
-    """The lines of the second program that are not in the first; two blank lines before a function, as the formatter wants them."""
+    """The lines of the second program that the first lacks, with two blank lines before a function, as the formatter puts them."""
     old, new = re.sub(r"  # PG\d+$", "", bad, flags=re.M).splitlines(), good.splitlines()
     operations = SequenceMatcher(None, old, new).get_opcodes()
     groups = [new[start:end] for name, _, _, start, end in operations if name in ("insert", "replace")]
@@ -49,7 +49,7 @@ def _new_lines(bad: str, good: str) -> str:
 
 
 def precision() -> str:
-    """Of the findings that somebody labelled: how many are true and worth knowing, rule by rule."""
+    """For each rule: how many of its labelled findings are true and worth knowing."""
     labels = [json.loads(line) for line in LABELS.read_text(encoding="utf-8").splitlines()]
     rows = [
         "| code | name | on by default | right in packages that led to changes | right in other packages |",

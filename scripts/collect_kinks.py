@@ -1,8 +1,8 @@
 """Collect the kink table anew: src/pseudograd_kinks/table.json, from torch 2.8 to 2.15, JAX and TensorFlow.
 
 python scripts/collect_kinks.py                   everything; the first run installs what is missing, several GB
-python scripts/collect_kinks.py --only torch-2.15.0 jax-0.10.2      these anew, the others from the last run, or from the table
-python scripts/collect_kinks.py --join            no measurement: the table from what the last runs found
+python scripts/collect_kinks.py --only torch-2.15.0 jax-0.10.2      measure these; take the others from the last run or from the table
+python scripts/collect_kinks.py --join            measure nothing; make the table from the last runs
 python scripts/collect_kinks.py --fast            without compiled routes: Inductor takes ten minutes a version and a C++ compiler
 
 PSEUDOGRAD_CACHE  where the environments and the measurements live, those of scripts/test_versions.sh too (default: the user's cache folder)
@@ -99,7 +99,7 @@ def _join(folder: Path) -> dict[str, Any]:
 
 
 def _stored_result(file: Path, name: str) -> dict[str, Any]:
-    """The result of the last run; without one on this machine, what the table says."""
+    """The result of the last run on this machine; without one, the outcomes in the table."""
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
     print(f"{name}: from the table", file=sys.stderr)
@@ -118,7 +118,7 @@ def _stored_result(file: Path, name: str) -> dict[str, Any]:
 
 
 def as_text(table: dict[str, Any]) -> str:
-    """A line for each point, so that a change is a line."""
+    """The JSON with a line for each point, so that a changed point is a changed line."""
     head = json.dumps({key: value for key, value in table.items() if key != "points"}, indent=1)
     rows = ",\n".join(json.dumps(point, ensure_ascii=False) for point in table["points"])
     return f'{head[:-2]},\n "points": [\n{rows}\n]}}\n'

@@ -27,7 +27,7 @@ def text() -> str:
 
 
 def _section(name: str, constants: dict[str, object], earlier: dict[str, str]) -> Iterator[str]:
-    """earlier: the command that first has a row. A later command names its arguments in one row."""
+    """The lines about a command. earlier: by row of the table, the first command that has it. Later commands refer to that one."""
     sentence = str(constants["HELP"])
     sentence = sentence[0].upper() + sentence[1:] + ("" if sentence.endswith("?") else ".")
     yield from (f"## {name}", "", sentence, "", "```sh", str(constants["EXAMPLE"]), "```", "")

@@ -1,4 +1,4 @@
-"""Figures that docs keep in a JSON file, by the version of torch that they were measured with."""
+"""Figures in a JSON file of docs, by the version of torch with which they were measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 
 def keep(file: Path, figures: Mapping[str, Any]) -> None:
-    """Replace the figures of the installed torch that were measured now; the others stay."""
+    """Store these figures for the installed torch. All other figures stay."""
     figures_by_version = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     version = torch.__version__.split("+")[0]
     figures_by_version[version] = {**figures_by_version.get(version, {}), **figures}
@@ -23,7 +23,7 @@ def keep(file: Path, figures: Mapping[str, Any]) -> None:
 
 
 def measure_installed(file: Path, cases: Mapping[str, Callable[[], Any]]) -> None:
-    """Keep the results of the cases that the command names, or of all. A case whose package is not installed is left out and said."""
+    """Store the results of the cases that the command line names, or of all. A case is left out, with a line, if its package is missing."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     figures = {}

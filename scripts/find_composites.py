@@ -1,12 +1,12 @@
-"""Find the functions of torch that run a function of the table inside, where no mode sees it, and keep them in docs/composites.json.
+"""Find the functions of torch that call a function of the table inside, where no mode sees it, and store them in docs/composites.json.
 
-Every sample of torch's own tests of functions and modules runs under a mode; what autograd made in a call that is not of that op's row was
-hidden in it. Run it once with each torch; it replaces the findings of that version only. Docs and tests read them.
+Every sample of torch's own tests of functions and modules runs under a mode. If a call makes a node of another op of the table, it hides
+this op. Run the script once with each torch; it replaces only the results of that version. Docs and tests read them.
 
 python scripts/find_composites.py            write the file
-python scripts/find_composites.py --check    fail if something is hidden that nobody writes out and no row names
+python scripts/find_composites.py --check    fail if a function hides an op and has no row
 
-What is hidden in a `where`, a masked fill or a kernel with a backward of its own leaves no node of the table: that is not rows.
+An op that is hidden in a `where`, a masked fill or a kernel with its own backward leaves no node, and is not found.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _EXTREMES = {"MaximumBackward0": torch.maximum, "MinimumBackward0": torch.minimu
 
 
 class Watching(TorchFunctionMode):
-    """hidden: each call that a mode sees, with the forms of the nodes that it made though it is not of their row."""
+    """hidden: for each function that a mode sees, the forms of other rows whose nodes it made."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def forms_of(nodes: Iterable[GraphNode]) -> Iterator[Form]:
 
 
 def contexts(switches: Iterable[str]) -> Iterator[Rewriting]:
-    """One for each switch, so that each is asked for what it reaches."""
+    """A context for each switch."""
     for switch in switches:
         if switch == EDGE:
             yield pin_edge(next(name for name in ERAS if name != installed_era()))
@@ -82,7 +82,7 @@ def contexts(switches: Iterable[str]) -> Iterator[Rewriting]:
 
 
 def is_reached(sample: Sample, form: Form) -> bool:
-    """Is nothing missed, whatever context acts on that op?"""
+    """Does every context for this op reach all of its calls in the sample?"""
     for context in contexts(form.switches):
         with context:
             sample.run()
@@ -92,7 +92,7 @@ def is_reached(sample: Sample, form: Form) -> bool:
 
 
 def _ours() -> Iterator[Sample]:
-    """Functions with a derivative that torch's tests have no sample of."""
+    """Samples of functions that torch's tests have no sample of."""
     x, on = torch.randn(3, 4, requires_grad=True), torch.ones(1, dtype=torch.int32)
     observed = (on, on, torch.zeros(1), torch.ones(1), torch.ones(1), torch.zeros(1, dtype=torch.int32))
     for function, *args in (
@@ -107,7 +107,7 @@ def _ours() -> Iterator[Sample]:
 
 
 def find(samples: Iterable[Sample]) -> dict[str, Row]:
-    """By function: the ops that it hides, in how many of the samples, in how many of these a context reaches all, and has it a row?"""
+    """For each function: the ops that it hides, the number of such samples, in how many of them contexts reach all, and has it a row?"""
     rows: dict[str, Row] = {}
     calls = refused = 0
     for sample in samples:
@@ -115,7 +115,7 @@ def find(samples: Iterable[Sample]) -> dict[str, Row]:
         try:
             with watching:
                 result = sample.run()
-        except Exception:  # torch's tests expect some to raise, and we ask nothing of those
+        except Exception:  # torch's tests expect some samples to raise
             refused += 1
             continue
         calls += 1

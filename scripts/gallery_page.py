@@ -1,4 +1,4 @@
-"""The page docs/gallery.md, derived from the rule table: every op, picture first, to be filtered by field and by property."""
+"""The page docs/gallery.md: a card with a picture for each set of rules. A reader can filter the cards by field and by property."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pseudograd.rule import Op
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "gallery.md"
 
-# Who uses it. An op that no field claims would be one that nobody finds: a test holds that each has one.
+# The fields that use an op. A test checks that each op has one.
 FIELDS = {
     "images": ("Images and rendering", "clamp lower_bound upper_bound replace_grad hardtanh"),
     "quantisation": ("Quantisation", "fake_quantize round floor ceil trunc clamp"),

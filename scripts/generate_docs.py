@@ -1,4 +1,4 @@
-"""Write what README and docs derive from the code: the rule table, the pages of docs, the results of `compare`.
+"""Write the generated parts of README and docs: tables of rules, whole pages, results of `compare`.
 
 python scripts/generate_docs.py           run every task of `compare`, draw, and rewrite the generated parts and pages
 python scripts/generate_docs.py --ops     the same without running `compare`
@@ -64,7 +64,7 @@ FILLED = (
 AUDIT_FIGURE = DOCS / "audit_silu.png"
 Function = Callable[[Tensor], Tensor]
 STRIP = DOCS / "compare" / "strip.png"
-_IN_README = ("zero", "identity", "inward", "leaky")  # so that a rule more is no line more there
+_IN_README = ("zero", "identity", "inward", "leaky")  # the rules with a row there
 
 
 def main() -> int:
@@ -103,10 +103,7 @@ def _check(texts: dict[Path, str]) -> int:
 
 
 def _fill(text: str) -> str:
-    """Replace what stands between `<!-- NAME: generated -->` and `<!-- end -->` by the part of that name.
-
-    Words behind the name are its arguments.
-    """
+    """Replace the text between `<!-- NAME ARGUMENTS: generated -->` and `<!-- end -->` by the part of that name."""
 
     def part(match: re.Match[str]) -> str:
         name, *arguments = match[2].split()
@@ -123,7 +120,7 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _rule_table() -> str:
-    """The rules that most readers choose from; where the others are."""
+    """The rules that most readers choose from, and a link to the others."""
     rows = ["| rule | grad_x outside | saves | linear in grad | also called |", "|---|---|---|---|---|"]
     for rule in (CLAMP.rules[name] for name in _IN_README):
         name = f"`{rule.called}`" + (" (default)" if rule.name == CLAMP.default_rule else "")
@@ -135,7 +132,7 @@ def _rule_table() -> str:
 
 
 def _finding() -> str:
-    """Of the strip: what a report says of it, from the numbers of the same run."""
+    """The sentences of the report about the strip, from the numbers of the same run."""
     task = TASKS["retarget"]
     assert task.finding is not None
     stored = json.loads(which_rule.RUN.read_text(encoding="utf-8"))["tasks"]["retarget"]["worlds"]["plain"]
@@ -144,7 +141,7 @@ def _finding() -> str:
 
 
 def _packages() -> str:
-    """Two published packages and a loss of torch's own before and after torch 2.14, and pinned: what two scripts measured."""
+    """Two published packages and a loss of torch, before torch 2.14, after it, and pinned. Two scripts measured the figures."""
     losses, diagnoses = (json.loads(file.read_text(encoding="utf-8")) for file in (REAL_PACKAGES, DIAGNOSES))
     before, after = losses
     cases = (before, "x_transformers"), (after, "x_transformers"), (after, "x_transformers_pinned")
@@ -192,7 +189,7 @@ def _conventions() -> str:
 
 
 def _composites() -> str:
-    """The functions that scripts/find_composites.py found on any torch, by what they hide, and those that contexts do not reach."""
+    """The functions that scripts/find_composites.py found on any torch, by the ops that they hide; and those that contexts do not reach."""
     functions: dict[str, dict[str, None]] = {}
     for counts in json.loads(COMPOSITES.read_text(encoding="utf-8")).values():
         for name, row in sorted(counts.items()):
@@ -202,7 +199,7 @@ def _composites() -> str:
 
 
 def _diagnosis() -> str:
-    """The first finding that scripts/measure_diagnoses.py got on the last torch; without what was also found there."""
+    """The first finding of x-transformers on the newest torch, from scripts/measure_diagnoses.py, without the lines "also"."""
     figures = json.loads(DIAGNOSES.read_text(encoding="utf-8"))
     lines: list[str] = []
     is_also = False
@@ -216,7 +213,7 @@ def _diagnosis() -> str:
 
 
 def _nan_tools() -> str:
-    """What benchmarks/nan_tools.py counted: for each tool the programs of which it names the line, the cause and a mend, and its cost."""
+    """For each tool: of how many programs it names the line, the cause and a mend; and its cost. benchmarks/nan_tools.py counted them."""
     found = json.loads(NAN_TOOLS.read_text(encoding="utf-8"))
     faults, costs = found["faults"].values(), found["costs"]
     rows = [
@@ -233,7 +230,7 @@ def _nan_tools() -> str:
 
 
 def _audit_inward() -> str:
-    """The regions of the report; without the version, which they do not depend on."""
+    """The regions of the report, without the version of torch, on which they do not depend."""
 
     def bounded(x: Tensor) -> Tensor:
         return pg.clamp(x, -1, 1)

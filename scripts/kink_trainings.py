@@ -1,4 +1,4 @@
-"""Trainings whose functions stand at kinks: what `diagnose(sensitivity=...)` says of each, and what another convention does to its loss.
+"""Trainings with functions at kinks: the verdict of `diagnose(sensitivity=...)` on each, and the loss under another convention.
 
 usage: kink_trainings.py [PROGRAM ...]      about three minutes on one core
 """
@@ -108,8 +108,8 @@ def gain_of_zero() -> Training:
 
 
 def ranking_from_zero() -> Training:
-    """The last layer is 0, so all scores tie: with the default margin of 0 the loss stands at its kink, where it is least. The share of
-    pairs in the wrong order counts.
+    """The last layer is 0, so all scores tie, and the loss, with its default margin of 0, is at its kink and its minimum. So the share of
+    pairs in the wrong order is measured in place of the loss.
     """
     net = zeroed(two_layers(outputs=1), 2)
     sign = torch.where(Y[:256] > Y[256:], 1.0, -1.0)
@@ -184,7 +184,7 @@ PROGRAMS = [
 
 
 class _Mode(TorchFunctionMode):
-    """What no pin reaches: the last of equal entries of a pool, and the difference in an l1_loss."""
+    """Other conventions that no pin reaches: a pool that chooses the last of equal entries, and l1_loss with slope 1 at 0."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         name = getattr(func, "__name__", "")
@@ -198,7 +198,7 @@ class _Mode(TorchFunctionMode):
 
 @contextlib.contextmanager
 def other_convention(family: str):  # type: ignore[no-untyped-def]
-    """The whole training under the convention that the sensitivity compares with."""
+    """The convention with which the sensitivity compares, for a whole training."""
     other = other_of(family)
     assert other is not None
     stack = contextlib.ExitStack()
@@ -216,7 +216,7 @@ def other_convention(family: str):  # type: ignore[no-untyped-def]
 
 
 def train(program: Program, seed: int, steps: int, context: contextlib.AbstractContextManager[object]) -> float:
-    """The last loss, or the number of the program that counts."""
+    """The last loss; or the number `wrong` of the program, if it has one."""
     torch.manual_seed(seed)
     net, loss = program.make()
     optimizer = torch.optim.Adam(net.parameters(), 1e-2)
@@ -233,7 +233,7 @@ def train(program: Program, seed: int, steps: int, context: contextlib.AbstractC
 
 
 class Row(NamedTuple):
-    """said: the verdict of the finding, "" for none. changes: does the other convention change the last loss, seed by seed?"""
+    """said: the verdict of the finding, or "". as_is, other: the last losses under both conventions, for each seed."""
 
     said: str
     as_is: list[float]
@@ -241,7 +241,7 @@ class Row(NamedTuple):
 
     @property
     def changes(self) -> bool:
-        """From the same seeds the last loss moves the same way each time, and by a hundredth of it."""
+        """Does the other convention move the last loss the same way for each seed, and by at least a hundredth of it?"""
         moves = [other - own for own, other in zip(self.as_is, self.other, strict=True)]
         least = min(map(abs, moves))
         return len({move > 0 for move in moves}) == 1 and least > 0.01 * statistics.mean(self.as_is)

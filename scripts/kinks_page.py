@@ -1,4 +1,4 @@
-"""The generated parts of docs/kinks.md, its picture, and docs/kinks_table.html: from src/pseudograd_kinks/table.json."""
+"""Write the generated parts of docs/kinks.md, its picture, and docs/kinks_table.html from src/pseudograd_kinks/table.json."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TABLE_PAGE = ROOT / "docs" / "kinks_table.html"
 PICTURE = ROOT / "docs" / "kinks.svg"
 TABLE = load()
 NAMES = {"torch": "torch", "jax": "JAX", "tensorflow": "TensorFlow"}
-# The points that most programs meet: id, what the picture calls it.
+# The points that most programs meet, and their names in the picture.
 COMMON = {
     "clamp(0,1)@0": "clamp(x, 0, 1) at x = 0",
     "relu@0": "relu(x) at x = 0",
@@ -53,7 +53,7 @@ def _differ(point: Point, framework: str) -> bool:
 
 
 def _versions() -> str:
-    """The functions that changed with the same sentence together, in one line."""
+    """A line for each sentence about a change, with the functions that it is about."""
     functions: dict[str, dict[str, None]] = {}
     for point in changed_points(TABLE):
         sentences = " ".join(f"**torch {since}**: {sentence}" for since, sentence in point.changes.items())
@@ -62,7 +62,7 @@ def _versions() -> str:
 
 
 def _function(point: Point) -> str:
-    """Its name, with an inner function and without other arguments."""
+    """The name of the function of a point, with an inner function and without other arguments."""
     return re.sub(r"\((?!clamp|relu|round|sqrt)[^()]*\)(\.\w+)?", "", point.id.partition("@")[0])
 
 
@@ -77,7 +77,7 @@ PARTS = {"kink_counts": _counts, "kinks_by_version": _versions}
 
 
 def table_page() -> str:
-    """One file with everything in it."""
+    """The page, which needs no other file."""
     template = (ROOT / "scripts" / "kinks_page.html").read_text(encoding="utf-8")
     families = dict.fromkeys(point.family for point in TABLE.points.values())
     options = "".join(f"<option>{html.escape(name)}</option>" for name in families)

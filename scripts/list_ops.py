@@ -1,10 +1,10 @@
 """Write three files that type checkers read: the list of all ops, and the stubs of modules and rules.
 
-src/pseudograd/ops/__init__.py  every op, from what each file beside it names in its `__all__`
+src/pseudograd/ops/__init__.py  every op, from the `__all__` of each file of that folder
 src/pseudograd/nn.pyi           every module with its arguments, from the signatures of the ops
 src/pseudograd/rules.pyi        every rule with its parameters, from the table
 
-What stands around the lists is each file's own.
+The text around the lists is not changed.
 
 python scripts/list_ops.py           write them
 python scripts/list_ops.py --check   fail if one of them differs
@@ -32,7 +32,7 @@ _FROM_TENSOR = """
 
 
 def names_in(file: Path) -> list[str]:
-    """Its `__all__`, read without running it; empty where it has none."""
+    """The `__all__` of a file, read without running the file. Empty if it has none."""
     for line in ast.parse(file.read_text(encoding="utf-8")).body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "__all__":
             return sorted(ast.literal_eval(line.value))
@@ -48,13 +48,13 @@ def text(folder: Path = LIST.parent) -> str:
 
 
 def _replace_between(file: Path, start: str, end: str, part: str) -> str:
-    """The text of the file with another part between two texts that it has."""
+    """The text of the file with `part` between its texts `start` and `end`."""
     before, _, rest = file.read_text(encoding="utf-8").partition(start)
     return f"{before}{start}{part}{end}{rest.partition(end)[2]}" if end else f"{before}{start}{part}\n"
 
 
 def _rows(names: list[str], width: int = 120) -> list[str]:
-    """Assignments to `__all__`, each as long as a line may be."""
+    """Assignments to `__all__`, in as few lines as the width allows."""
     rows: list[list[str]] = [[]]
     for name in names:
         if len(f"__all__ += {json.dumps([*rows[-1], name])}") > width:
@@ -64,7 +64,7 @@ def _rows(names: list[str], width: int = 120) -> list[str]:
 
 
 def stubs() -> str:
-    from pseudograd import nn  # which needs the list
+    from pseudograd import nn  # which imports the list
 
     classes = [_stub(name, inspect.signature(getattr(nn, name))) for name in nn.__all__]
     names = repr(nn.__all__).replace("'", '"')

@@ -1,7 +1,7 @@
-"""Diagnose published packages, unedited, and keep what was found in docs/diagnoses.json. README, docs and tests read it.
+"""Diagnose published packages, unedited, and store the findings in docs/diagnoses.json. README, docs and tests read it.
 
-Run it once with each torch; it replaces what was found on that version only. Packages that are not installed are left out and said.
-Cases named behind the script run alone.
+Run it once with each torch; it replaces only the findings of that version. A package that is not installed is left out, with a line.
+Arguments are the names of the cases to run.
 
 pip install torchao==0.18.0 kornia==0.9.0 x-transformers==2.31.10
 pip install --no-deps transformers==5.23.0 torchmetrics==1.9.0 lightning-utilities auto-round==0.16.1   (and what they import)
@@ -120,7 +120,7 @@ def swinv2() -> Diagnosis:
 
 
 def torchmetrics_sam() -> Diagnosis:
-    """The loss of two equal images: what arrives at the clamp is not finite."""
+    """The loss of two equal images. The gradient that arrives at its clamp is not finite."""
     from torchmetrics.functional.image import spectral_angle_mapper
 
     torch.manual_seed(0)
@@ -132,7 +132,7 @@ def torchmetrics_sam() -> Diagnosis:
 
 
 def auto_round_int2() -> Diagnosis:
-    """The rounding that its tuning learns: what its clamp lets through at the ends of a grid of four."""
+    """The rounding that its tuning learns, with a clamp to a grid of four values."""
     from auto_round.data_type.int import quant_tensor_sym
 
     torch.manual_seed(0)
@@ -151,7 +151,7 @@ CASES: tuple[Callable[[], Diagnosis], ...] = (
 
 
 def in_short(d: Diagnosis) -> dict[str, object]:
-    """What is the same on every machine but for the last digits."""
+    """The parts of a diagnosis that are the same on every machine, except for last digits."""
     return {
         "findings": [[finding.code, _package_path(finding.where)] for finding in d.findings],
         "shares": {

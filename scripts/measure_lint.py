@@ -1,6 +1,6 @@
 """Run `pseudograd lint` over the published packages of tests/lint/labels.jsonl, and compare its notices with the labels.
 
-python scripts/measure_lint.py FOLDER    FOLDER/<package>-<version>/ holds the unpacked sources; what is missing is downloaded there by pip
+python scripts/measure_lint.py FOLDER    FOLDER/<package>-<version>/ has the unpacked sources; pip downloads missing ones
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _download(package: str, version: str, root: Path) -> None:
-    """The wheel of the package, or its source where there is no wheel."""
+    """Download the wheel of the package, or its source if there is no wheel."""
     with tempfile.TemporaryDirectory() as folder:
         for kind in ("--only-binary=:all:", "--no-binary=:all:"):
             pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", kind, "-d", folder]

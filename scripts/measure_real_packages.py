@@ -1,6 +1,6 @@
-"""Measure published packages and a loss of torch's own, unedited, with and without a pinned era; figures go to docs/real_packages.json.
+"""Measure published packages and a loss of torch, unedited, with and without a pin, and store the figures in docs/real_packages.json.
 
-Run it once with each torch; it replaces the figures of that version only. README and tests read them.
+Run it once with each torch; it replaces only the figures of that version. README and tests read them.
 
 pip install torchao==0.18.0 kornia==0.9.0
 python scripts/measure_real_packages.py
@@ -59,7 +59,7 @@ def zero_shares() -> dict[str, float]:
 
 
 def pairs_in_order() -> str:
-    """Of a scorer that starts with zeros, under torch.nn.functional.margin_ranking_loss: the share, to three digits."""
+    """The share of pairs in the right order, to three digits, of a scorer that starts with zeros and learns by F.margin_ranking_loss."""
     from margin_ranking import ordered
 
     return f"{ordered():.3f}"

@@ -1,5 +1,5 @@
-"""Does a finding name the line? Four published packages, one training step each: the line that `diagnose` names is edited, and the gradient
-is back. Before and after are kept in docs/repairs.json, for each torch that this was run with; docs/diagnose.md links them.
+"""Does a finding name the right line? In four published packages, edit the line that `diagnose` names, and see if the gradient is back.
+docs/repairs.json has the gradients of one training step before and after the edit, for each torch; docs/diagnose.md links it.
 
 pip install kornia==0.9.0; pip install --no-deps snntorch==1.0.0 nflows==0.14 stable-baselines3==2.9.2   (and what they import)
 python scripts/measure_repairs.py
@@ -62,7 +62,7 @@ def stable_baselines3() -> tuple[Tensor, Named]:
 
 
 def kornia() -> tuple[Tensor, Named]:
-    """A colour shift that is learned: the image it gives leaves (0, 1)."""
+    """A colour shift that is learned. The image that it makes leaves (0, 1)."""
     module = importlib.import_module("kornia.enhance.shift_rgb")
     shift = torch.full((1,), 1.5, requires_grad=True)
     image = module.shift_rgb(torch.rand(1, 3, 8, 8), shift, shift, shift)

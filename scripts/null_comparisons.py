@@ -2,8 +2,8 @@
 
 python scripts/null_comparisons.py            write docs/compare/null_comparisons.json, which docs/compare.md quotes; a few minutes
 
-Nothing is trained: numbers are drawn, and the text of the report is read as a person reads it. In a null comparison all variants draw from
-one distribution, whatever it is; in a partial one some are far better or worse, and a claim is false that parts two that are alike.
+Nothing is trained: numbers are drawn, and the text of the report is searched for claims. In a null comparison all variants draw from one
+distribution. In a partial one some are far better or worse; a claim is false if it says that two variants of one distribution differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILE = Path(__file__).resolve().parents[1] / "docs" / "compare" / "null_comparis
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 Rows = dict[str, tuple[float, ...]]
 
-# What a run may return, for (variants, seeds): noise of the seed that all share, and noise of their own.
+# Numbers that runs may return, for a shape of (variants, seeds).
 KINDS: dict[str, Draw] = {
     "normal": lambda rng, shape: rng.normal(size=shape),
     "normal, most of it the seed's": lambda rng, shape: rng.normal(size=shape) + 5 * rng.normal(size=shape[1]),
@@ -44,7 +44,7 @@ EFFECTS = (0.5, 1.0, 1.5, 2.0)  # in standard deviations of a paired difference
 
 
 def comparison(numbers: list[np.ndarray], names: list[str], seeds: int) -> Comparison:
-    """A report of these numbers. Torch's own clamp is one of the eras, to the bit, where both are there."""
+    """A report of these numbers. If it has the first era, torch.clamp has exactly the numbers of that era."""
     values: dict[str, Rows] = {}
     for place, drawn in enumerate(numbers):
         rows = {name: tuple(row.tolist()) for name, row in zip(names, drawn, strict=True)}
@@ -62,7 +62,7 @@ def names_of(count: int) -> list[str]:
 
 
 def claims(report: Comparison) -> list[str]:
-    """Every line of the text that says that two things differ."""
+    """Every line of the text that says that two variants differ, and every interval without 0."""
     pattern = r"  (better|worse) \(p = |, by |^Best: | is better than "
     apart = [
         f"{number}, {name}: an interval without 0"
@@ -74,14 +74,14 @@ def claims(report: Comparison) -> list[str]:
 
 
 def designs(count: int) -> Iterator[tuple[str, int, int, int]]:
-    """So many, all combinations in turn."""
+    """`count` designs, through all combinations in turn: kind, variants, seeds, numbers."""
     every = itertools.cycle(itertools.product(NUMBERS, SEEDS, VARIANTS, KINDS))
     for numbers, seeds, variants, kind in itertools.islice(every, count):
         yield kind, variants, seeds, numbers
 
 
 def null(count: int) -> dict[str, dict[str, int]]:
-    """By kind: how many comparisons, and how many of them claim anything."""
+    """For each kind: how many comparisons, and how many of them claim a difference."""
     rng = np.random.default_rng(0)
     counts: dict[str, dict[str, int]] = {kind: {"comparisons": 0, "claiming": 0} for kind in KINDS}
     for kind, variants, seeds, numbers in designs(count):
@@ -92,7 +92,7 @@ def null(count: int) -> dict[str, dict[str, int]]:
 
 
 def partial(count: int) -> dict[str, int]:
-    """Some variants far above the others, each group alike within: how many comparisons part two that are alike."""
+    """Draw three groups of variants, far from each other, and count the comparisons that say that two variants of one group differ."""
     rng = np.random.default_rng(1)
     claiming = 0
     for kind, variants, seeds, numbers in designs(count):
@@ -106,7 +106,7 @@ def partial(count: int) -> dict[str, int]:
 
 
 def _parts_equals(report: Comparison, groups: dict[str, int]) -> bool:
-    """Does a verdict, the verdict on the edge or the list of the best part two variants of one group?"""
+    """Does a verdict, the verdict on the edge, or the list of the best say that two variants of one group differ?"""
     for number in report.values:
         alike = [name for name in report.others if groups[name] == groups[INSTALLED]]
         if any(report.verdict(name, number).verdict != "no difference" for name in alike):
@@ -122,7 +122,7 @@ def _parts_equals(report: Comparison, groups: dict[str, int]) -> bool:
 
 
 def power(count: int) -> list[dict[str, Any]]:
-    """One rule is better by an effect: how often is that told of it, and how often is it called the best, alone?"""
+    """One rule is better by an effect. How often does the report say so, and how often is it the only best?"""
     rng = np.random.default_rng(2)
     rows = []
     for seeds, variants, effect in itertools.product((8, 10, 12, 20), (4, 10), EFFECTS):

@@ -1,4 +1,4 @@
-"""What the pages docs/ops/*.md take from the table of ops: tables of rules, lists of docstrings, and the pictures."""
+"""The generated parts of docs/ops/*.md: tables of rules, lists of docstrings, and the pictures."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pictures() -> list[Path]:
 
 
 def docstrings(*names: str) -> str:
-    """The docstring of every op of these families, as Sphinx writes it out."""
+    """Directives by which Sphinx inserts the docstring of every op of these families."""
     ops = [op for name in names for op in families()[name]]
     lines = [f".. autofunction:: pseudograd.{public_path(op.name)}" for op in ops]
     return "\n".join(["```{eval-rst}", *lines, "```"])
@@ -53,7 +53,7 @@ def sentence_of(op: Op) -> str:
 
 
 def rule_table(*names: str) -> str:
-    """The rules of one family, or of several, each behind its op."""
+    """The rules of one family; or of several families, with a column for the op."""
     first = "rule" if len(names) == 1 else "op | rule"
     rows = [
         f"| {first} | formula | saves | linear in grad | also called | source |",
@@ -84,7 +84,7 @@ def _row(start: list[str], op: Op, rule: Rule) -> str:
 
 
 def save_svg(figure: Any, path: Path) -> None:
-    """The same file for the same figure: no date, and text is text."""
+    """Store a figure so that the same figure gives the same file, without a date. Its text stays text."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "pseudograd", "svg.fonttype": "none"}):
@@ -119,7 +119,7 @@ def _draw(op: Op) -> None:
 
 
 def _inputs_of_picture(op: Op) -> list[str]:
-    """The arguments behind x with which the picture is drawn."""
+    """The arguments after x with which the picture is drawn."""
     names = inspect.signature(attrgetter(public_path(op.name))(pg)).parameters
     pairs = () if op.picture.of else zip(op.inputs[1:], op.picture.others, strict=True)
     return [f"{name}={value!r}" for name, value in pairs if value is not None and name in names]

@@ -1,7 +1,7 @@
 """The page docs/playground.html: an op, one or two rules, an edge, bounds and a loss to choose, on curves that the library computed.
 
-Each curve is kept at an even grid and at every jump: just before, exactly there and just behind. Bounds are moved by moving x: a rule
-of the clamp family depends on x and its bounds by (x - min) / (max - min) alone, or with one bound by x - bound, which a test holds.
+Each curve has the points of an even grid, and at every jump a point before, exactly there and after. To move the bounds, the page moves x:
+a rule of clamp depends only on (x - min) / (max - min), or with one bound on x - bound. A test checks this.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "playground.html"
 TEMPLATE = ROOT / "scripts" / "playground.html"
 GRADS = (1.0, -1.0)
-_FIXED = ("relu", "relu6")  # whose bounds nobody chooses
+_FIXED = ("relu", "relu6")  # ops with fixed bounds
 _POINTS = 65
-_BESIDE = 1e-4  # how far from a jump "just beside" is, as a share of the range
+_BESIDE = 1e-4  # the distance of a point before or after a jump, as a share of the range
 
 
 def text() -> str:
@@ -42,7 +42,7 @@ def text() -> str:
 
 def _record(op: Op) -> dict[str, Any]:
     movable = op.inputs == BOUNDED and op.name not in _FIXED
-    names = [name for name in op.rules if name != "custom"]  # which is the reader's own
+    names = [name for name in op.rules if name != "custom"]  # it needs a function of the reader
     x = grid(op, [curve_of(name, op, op.picture, None, False, 0) for name in names])
     return {
         "name": op.name,
@@ -80,16 +80,14 @@ def _rule(op: Op, name: str, x: Tensor) -> dict[str, Any]:
 
 
 def _slopes_by_edge(op: Op, name: str, x: Tensor) -> Iterator[tuple[str, Any]]:
-    """For the default edge the gradient at every x, for each other edge where it differs: [place, one for each of GRADS]."""
+    """For the default edge, the gradient at every x. For others, the points where it differs: [index, a gradient for each of GRADS]."""
     before = None
     for edge in sorted(op.edges or (None,), key=lambda edge: edge != op.default_edge):
         gradients = slopes(op, name, edge, x)
         if before is None:
             before = gradients
-            yield (
-                str(edge) if op.edges else "null",
-                [_short(row) for row in gradients],
-            )  # null: JavaScript's name of no edge
+            # "null" is the key of a missing edge in JavaScript.
+            yield str(edge) if op.edges else "null", [_short(row) for row in gradients]
         else:
             places = (gradients != before).any(0).nonzero().flatten().tolist()
             yield str(edge), [[place, *_short(gradients[:, place])] for place in places]
@@ -101,7 +99,7 @@ def slopes(op: Op, name: str, edge: Edge | None, x: Tensor) -> Tensor:
 
 
 def _scales(op: Op, name: str, x: Tensor) -> bool:
-    """Is the gradient for a grad of twice the size twice as large? Only then the page can show a loss that is no line."""
+    """Is the gradient twice as large if grad is? Only then can the page show a loss whose slope varies."""
     f = curve_of(name, op, op.picture, op.default_edge if op.edges else None, False, 0).f
     return all(torch.allclose(gradient(f, x, 2 * grad), 2 * gradient(f, x, grad)) for grad in GRADS)
 

@@ -25,7 +25,7 @@ _UP, _DOWN, _FREE = "#0072B2", "#D55E00", "#9a9a9a"
 
 
 def losses() -> str:
-    """A table of what a loss does, and a list of who has it."""
+    """A table of the losses, and a list of the papers and projects that have them."""
     rows = ["| name | gradient | clip of | low, high | rule |", "|---|---|---|---|---|"]
     rows += [f"| {' | '.join(_cells(policy))} |" for policy in pg.policy.presets.values()]
     return "\n".join([*rows, "", *map(_source, pg.policy.presets.values())])
@@ -62,7 +62,7 @@ def differences() -> str:
 
 
 def report() -> str:
-    """Of ratios that are eighths in bfloat16, so that no exp of a machine decides a count."""
+    """A clip report. Its ratios are not close to a bound, so rounding in exp changes no count."""
     ratios = torch.tensor([0.25, 0.5, 0.75, 0.875, 1.0, 1.125, 1.5, 2.0, 2.5, 3.0])
     log_ratio = ratios.log().repeat(12)
     advantage = torch.tensor([1.0, -1.0, 2.0, -0.5, 0.0]).repeat_interleave(24)
@@ -74,14 +74,14 @@ def report() -> str:
 
 
 def curve(policy: Policy, ratio: torch.Tensor, advantage: float) -> torch.Tensor:
-    """dL/dlog_ratio over the ratio: sequences of one token."""
+    """dL/dlog_ratio at each ratio, for sequences of one token."""
     log_ratio = ratio.log().unsqueeze(-1).requires_grad_()
     loss = policy(log_ratio, torch.full_like(ratio, advantage).unsqueeze(-1))
     return torch.autograd.grad(loss.sum(), log_ratio)[0].squeeze(-1)
 
 
 def range_of(policy: Policy) -> tuple[float, float]:
-    """Of the ratios that its panel shows: around its bounds, closer where these are close to 1."""
+    """The range of ratios in the panel of a policy: around its bounds, and narrow if these are close to 1."""
     lowest = 0.0 if policy.low is None else 1 - policy.low
     highest = policy.ceiling or 1 + (policy.high or (1.0 if policy.low is None else 0.0))
     width = highest - lowest
@@ -111,13 +111,10 @@ def _draw_panel(policy: Policy, panel: Any) -> None:
     ratio = torch.linspace(max(least, 1e-6 * most), most, 2001, dtype=torch.float64)
     for sign in (1, -1):
         panel.plot(ratio, -sign * ratio, color=_FREE, linewidth=1, label="without a clip" if sign == 1 else None)
+    # The second line is thin and dashed, so that the first one below it can be seen.
     for advantage, name, look in (
         (1.0, "advantage up, A = 1", {"color": _UP, "linewidth": 3}),
-        (
-            -1.0,
-            "advantage down, A = -1",
-            {"color": _DOWN, "linewidth": 2, "linestyle": (0, (4, 1.2))},
-        ),  # over the first, both seen
+        (-1.0, "advantage down, A = -1", {"color": _DOWN, "linewidth": 2, "linestyle": (0, (4, 1.2))}),
     ):
         slopes = curve(policy, ratio, advantage)
         jumps = slopes.diff().abs() > 0.05 * most

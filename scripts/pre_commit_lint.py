@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`pseudograd lint` for pre-commit, which runs it where it was cloned: neither the library nor torch is installed."""
+"""`pseudograd lint` for pre-commit, which runs this file in a clone. Neither the library nor torch is installed there."""
 
 import sys
 from pathlib import Path

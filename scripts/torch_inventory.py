@@ -1,7 +1,7 @@
-"""Write docs/torch.inv: where torch's documentation has the names that our docstrings mention, in the form of Sphinx's inventories.
+"""Write docs/torch.inv, an inventory of Sphinx: the pages of torch's documentation for the names that our docstrings mention.
 
-The site is built without a network, so it cannot ask torch's own inventory. torch documents a function on a page of its name, under
-`generated/`; the exceptions stand below.
+The site is built without a network, so it cannot fetch torch's own inventory. torch has a page for each function, under `generated/`;
+ELSEWHERE has the exceptions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEAD = "# Sphinx inventory version 2\n# Project: torch\n# Version: stable\n# The
 
 
 def public() -> Iterator[object]:
-    """Everything with a docstring on the reference pages."""
+    """The objects whose docstrings are on the reference pages."""
     for value in (getattr(pg, name) for name in pg.__all__):
         names = [name for name in dir(value) if not name.startswith("_")] if inspect.ismodule(value) else []
         yield from (getattr(value, name) for name in names) if names else [value]

@@ -1,6 +1,6 @@
-"""What must work where the package is installed from a wheel, with torch alone: every op, `doctor`, `pin_edge`, `diagnose`, `lint`.
+"""Check a package that was installed from a wheel, with torch alone: every op, `doctor`, `pin_edge`, `diagnose`, `lint`.
 
-python scripts/try_wheel.py [--native]       --native: the kernels in C must be there, too
+python scripts/try_wheel.py [--native]       --native: the kernels in C must run, too
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _refusal() -> str:
-    """What is said of an extra that is not installed."""
+    """The error about an extra that is not installed."""
     try:
         pg.plot("inward")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""docs/which_rule.md: which rule when, from a run of every task. The advice is what the table says, no more."""
+"""docs/which_rule.md: which rule when, from a run of every task. The advice follows from the table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def rows() -> list[Row]:
-    """One for each world of each task that a winner can be told in: its numbers, and who is the best or not told apart from it."""
+    """A row for each world of each task with a score: its numbers, and the best variant with those that are not told apart from it."""
     stored = json.loads(RUN.read_text(encoding="utf-8"))["tasks"]
     rows: list[Row] = []
     for name, task in TASKS.items():
@@ -45,7 +45,7 @@ def _number(stored: float | None) -> float:
 
 
 def _best(row: Row) -> list[str]:
-    """The best mean, and what is not told apart from it."""
+    """The variant with the best mean, and those that are not told apart from it."""
     score, values, seeds = row["task"].score, row["values"], row["seeds"]
     sign = -1 if score.better == "higher" else 1
     first, *others = sorted(values, key=lambda name: math.inf if math.isnan(values[name]) else sign * values[name])
@@ -58,11 +58,11 @@ def _best(row: Row) -> list[str]:
 
 
 def verdict(row: Row, name: str, other: str) -> str:
-    """Is one variant better than another in this row? Where there are no seeds: by what an eye can tell apart."""
+    """Is one variant better than another in this row? Without seeds, a difference counts if an eye can see it."""
     score, seeds = row["task"].score, row["seeds"]
     if seeds:
         world = {rule: Outcome({}, seeds=numbers) for rule, numbers in seeds.items()}
-        return score.family(world).difference(score.key, name, other).verdict  # of our default and another
+        return score.family(world).difference(score.key, name, other).verdict  # one of the two is our default
     ours, theirs = row["values"][name], row["values"][other]
     if math.isnan(ours) or math.isnan(theirs):
         return NO_DIFFERENCE if math.isnan(ours) and math.isnan(theirs) else WORSE if math.isnan(ours) else BETTER
@@ -71,7 +71,7 @@ def verdict(row: Row, name: str, other: str) -> str:
 
 
 def counts(rows: list[Row], name: str, others: Sequence[str]) -> tuple[int, int, int]:
-    """In how many rows it is better than each of the others, in how many it is worse than one of them, and the number of rows."""
+    """In how many rows the variant is better than each of the others, in how many it is worse than one of them, and the number of rows."""
     verdicts = [{verdict(row, name, other) for other in others} for row in rows if name in row["values"]]
     return sum(kinds == {BETTER} for kinds in verdicts), sum(WORSE in kinds for kinds in verdicts), len(verdicts)
 
@@ -120,7 +120,7 @@ def text() -> str:
 
 
 def _table(rows: list[Row], names: list[str]) -> list[str]:
-    """A line for each rule, so that the table is as wide as a page."""
+    """The table of a section: a line for each rule, a column for each problem."""
     heads = [f"{row['task'].name}: {row['world']}".replace("_", " ") for row in rows]
     lines = [
         f"| rule | {' | '.join(heads)} | best | vs {OURS} |",
@@ -143,7 +143,7 @@ def _cell(row: Row, name: str) -> str:
 
 
 def _legend(rows: list[Row]) -> list[str]:
-    """The problems in words, and our default against torch."""
+    """The problems in words."""
     parts = {}
     for row in rows:
         task, seeds = row["task"], row["seeds"]
