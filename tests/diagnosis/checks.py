@@ -33,6 +33,16 @@ def make_function(name: str, forward: Callable[..., object], backward: Callable[
     return type(name, (torch.autograd.Function,), parts)
 
 
+def diagnosed(
+    loss: Callable[[], torch.Tensor], model: torch.nn.Module | None = None, *, times: int = 1, **options: Any
+) -> Diagnosis:
+    """A diagnosis of so many backward passes."""
+    with pg.diagnose(model, **options) as d:
+        for _ in range(times):
+            loss().backward()
+    return d
+
+
 def codes(d: Diagnosis) -> list[str]:
     assert d.errors == []
     return [finding.code for finding in d.findings]

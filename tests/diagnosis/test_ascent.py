@@ -12,6 +12,7 @@ import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
+from . import trainers
 from .checks import codes, only, site_of
 
 TARGET = torch.linspace(-0.5, 0.5, 8)
@@ -21,11 +22,7 @@ def climb(bound: Callable[[Tensor], Tensor], steps: int = 40) -> tuple[Diagnosis
     """Raise a value whose best argument is TARGET, from outside the range."""
     w = nn.Parameter(torch.full((8,), 1.5))
     optimizer = torch.optim.SGD([w], 0.1, maximize=True)
-    with diagnose() as d:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            (-(bound(w * 1) - TARGET).square().sum()).backward()
-            optimizer.step()
+    d = trainers.steps(None, lambda: -(bound(w * 1) - TARGET).square().sum(), steps, optimizer)
     return d, w.detach()
 
 
@@ -44,11 +41,7 @@ def test_what_a_climb_would_bring_back_is_counted_and_the_pasted_call_brings_it_
 def test_a_multiplier_that_starts_at_its_bound_is_told_what_climbs() -> None:
     multiplier = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([multiplier], 0.1, maximize=True)
-    with diagnose() as d:
-        for _ in range(3):
-            optimizer.zero_grad()
-            (multiplier.clamp(min=0) * 1.0 + 1.0).sum().backward()
-            optimizer.step()
+    d = trainers.steps(None, lambda: (multiplier.clamp(min=0) * 1.0 + 1.0).sum(), 3, optimizer)
     assert not any("leads further outside" in line for line in d.calm)
     assert all("inward passes" not in finding.evidence for finding in d.findings)
 

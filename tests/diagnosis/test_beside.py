@@ -24,7 +24,7 @@ from pseudograd.diagnosis.count.tally import Tally
 from pseudograd.diagnosis.count.whatif import WhatIfMeter
 
 from ..choices import folded, one_in
-from .checks import Heard, make_function
+from .checks import Heard, diagnosed, make_function
 from .test_harmless import assert_nothing_is_left, elsewhere, trained, twice
 
 QUESTIONS: dict[str, Any] = {"alone": None, "whatif": {"inward": {"clamp": "inward"}, "closed": "closed"}}
@@ -220,8 +220,7 @@ def test_two_lines_in_two_files_are_two() -> None:
         return space["f"](x)  # type: ignore[no-any-return]
 
     w = torch.randn(3, requires_grad=True)
-    with diagnose() as d:
-        (f("a1.py", w) + f("a2.py", w)).backward()
+    d = diagnosed(lambda: f("a1.py", w) + f("a2.py", w))
     assert sorted(site.where for site in d.sites if site.op == "clamp") == ["a1.py:2", "a2.py:2"]
 
 

@@ -19,7 +19,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count.influence import Arrays, Followed
 
-from .checks import line_of, make_function, number_of, starved
+from .checks import diagnosed, line_of, make_function, number_of, starved
 
 X = torch.rand(5, 3)
 
@@ -218,8 +218,7 @@ def test_a_backward_hook_of_a_module_has_its_line(which: str, is_early: bool) ->
 def test_a_backward_hook_that_looks_is_silent() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
     net[1].register_full_backward_hook(_look)
-    with diagnose(net) as d:
-        net(torch.rand(5, 3)).sum().backward()
+    d = diagnosed(lambda: net(torch.rand(5, 3)).sum(), net)
     assert (d.findings, d.calm) == ([], [])
 
 
@@ -245,8 +244,7 @@ class Codes(nn.Module):
 @pytest.mark.parametrize("is_detached", [True, False])
 def test_the_cut_to_blame_is_the_one_whose_edit_brings_the_gradient(is_detached: bool) -> None:
     net = Codes(is_detached)
-    with diagnose(net) as d:
-        net(torch.randn(32, 8)).backward()
+    d = diagnosed(lambda: net(torch.randn(32, 8)), net)
     assert cause_of(d, "code.weight") == (line_of("straight = z"), "its way to the loss is cut by .detach()")
     assert "as well" not in d.findings[0].evidence
 
@@ -306,9 +304,7 @@ CUT: dict[str, tuple[Callable[[nn.Module, nn.Module], Tensor], str, str]] = {
 def test_a_cut_has_its_line_and_an_advice_that_fits(name: str) -> None:
     a, b = nn.Linear(3, 3), nn.Linear(3, 3)
     loss, cause, advice = CUT[name]
-    with diagnose(nn.ModuleList([a, b])) as d:
-        for _ in range(2):
-            loss(a, b).sum().backward()
+    d = diagnosed(lambda: loss(a, b).sum(), nn.ModuleList([a, b]), times=2)
     assert starved(d) == ["0.weight", "0.bias"]
     line, why = cause_of(d, "0.weight")
     source = Path(__file__).read_text(encoding="utf-8").splitlines()[line - 1]
@@ -320,8 +316,7 @@ def test_a_cut_has_its_line_and_an_advice_that_fits(name: str) -> None:
 
 def test_a_loss_of_0_is_named_where_nothing_comes_from_it() -> None:
     net = nn.Linear(3, 1)
-    with diagnose(net) as d:
-        functional.relu(net(X) - 100).mean().backward()
+    d = diagnosed(lambda: functional.relu(net(X) - 100).mean(), net)
     assert "the loss is 0 in every pass" in d.findings[0].evidence
 
 
@@ -396,8 +391,7 @@ def test_a_value_that_was_cut_is_followed_through_a_property(name: str) -> None:
 
 def test_a_clamp_decides_if_a_gradient_goes_around_it_to_its_x() -> None:
     x, other = (nn.Parameter(torch.ones(2)) for _ in range(2))
-    with diagnose() as d:
-        (x.sum() + other.sum()).backward()
+    d = diagnosed(lambda: x.sum() + other.sum())
     influence, leaves = d._recorder.influence, d._recorder.leaves
     root = other * 3
     for upstream, around, decides in ((x, x, False), (other, x, True), (x, other, True)):

@@ -24,7 +24,7 @@ from pseudograd.diagnosis.records import Partly
 from pseudograd.listen.frames import NOWHERE
 from pseudograd.torch_table.forms import SPELLINGS
 
-from .checks import codes
+from .checks import codes, diagnosed
 
 # --- norms ------------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ def _partly(dead: int, units: int, backwards: int = 3, chances: int = 128, **sit
         (_partly(80, 100, family="where"), False),
     ],
 )
-def test_most_units_are_dead(partly: Partly, is_dead: bool) -> None:
+def test_three_quarters_of_enough_units_are_a_finding(partly: Partly, is_dead: bool) -> None:
     assert are_dead(partly) == is_dead
 
 
@@ -97,7 +97,7 @@ def _steps(count: int = 1) -> ParameterSteps:
 
 
 @pytest.mark.parametrize(("looks", "ratio", "is_noise"), [(9, 1.0, False), (10, 1.9, True), (10, 2.1, False)])
-def test_noise_adds_up_to_little(looks: int, ratio: float, is_noise: bool) -> None:
+def test_gradients_are_noise_if_their_sum_stays_small(looks: int, ratio: float, is_noise: bool) -> None:
     steps = _steps()
     steps.looks = looks
     steps.samples.squares.fill_(1.0)
@@ -159,7 +159,7 @@ def test_random_rounding_makes_as_many_moves_as_it_should(expected: float, came:
 
 
 @pytest.mark.parametrize(("expected", "is_undecided"), [(4.9, True), (5.0, False)])
-def test_five_moves_are_enough(expected: float, is_undecided: bool) -> None:
+def test_five_expected_moves_tell_if_an_optimiser_rounds_at_random(expected: float, is_undecided: bool) -> None:
     batch = Batch(torch.bfloat16)
     batch._expected = expected
     assert batch._is_undecided == is_undecided
@@ -226,7 +226,7 @@ _fake = torch.fake_quantize_per_tensor_affine
         pytest.param("edge", 0.5, 1.0, 10, 10_000, lambda x: x.clamp(0, 1), id="a thousandth stands at a bound"),
     ],
 )
-def test_a_share_is_a_finding_from_here_on(
+def test_a_share_is_a_finding_from_its_limit_on(
     code: str, usual: float, others: float, least: int, size: int, f: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     for count in (least - 1, least):
@@ -242,9 +242,7 @@ def test_a_window_is_too_narrow_for_half_of_the_thresholds(starving: int, is_nar
     threshold = nn.Parameter(torch.full((20,), 0.3))
     x = torch.full((5, 20), 0.3)
     x[:, :starving] += torch.arange(1, starving + 1)
-    with diagnose() as d:
-        for _ in range(3):
-            pg.jumprelu(x, threshold, bandwidth=0.01).square().sum().backward()
+    d = diagnosed(lambda: pg.jumprelu(x, threshold, bandwidth=0.01).square().sum(), times=3)
     narrow = [finding for finding in d.findings if "too narrow" in finding.cause]
     assert bool(narrow) == is_narrow
     if is_narrow:

@@ -18,7 +18,8 @@ from pseudograd.diagnosis.judge.findings.edge import is_cut_behind
 from pseudograd.diagnosis.tell import text
 from pseudograd.torch_table.eras import ERAS, OPEN_ERA, installed_era
 
-from .checks import codes, follow, line_of, number_of, only, site_of, starved
+from .checks import codes, diagnosed, follow, line_of, number_of, only, site_of, starved
+from .trainers import steps
 
 
 class Planted(nn.Module):
@@ -90,8 +91,7 @@ def test_every_kind_of_structural_cut_is_followed_to_the_loss(cut: Callable[[Ten
 @pytest.mark.filterwarnings("ignore")
 def test_a_lazy_module_is_met_when_it_has_a_shape() -> None:
     net = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
-    with diagnose(net) as d:
-        net(torch.randn(4, 2)).sum().backward()
+    d = diagnosed(lambda: net(torch.randn(4, 2)).sum(), net)
     assert (starved(d), len(d.parameters)) == ([], 2)
 
 
@@ -149,8 +149,7 @@ def test_the_finding_edge_names_every_era() -> None:
     image = torch.rand(4, 4)
     image[0] = 0.0
     image.requires_grad_()
-    with diagnose() as d:
-        image.clamp(0.0, 1.0).sum().backward()
+    d = diagnosed(lambda: image.clamp(0.0, 1.0).sum())
     (finding,) = d.findings
     assert (finding.code, finding.share) == ("edge", 0.25)
     assert all(name in finding.evidence for name in ERAS)
@@ -171,8 +170,7 @@ def _critic(value: Tensor) -> Tensor:
 def test_the_clip_of_a_policy_is_calm(loss: Callable[[Tensor], Tensor], sides: list[int]) -> None:
     """What arrives at the clamp would only lead further outside, and its input goes on beside it."""
     x = torch.tensor([-1.0, -1.0, 0.1, 1.0, 1.0], requires_grad=True)
-    with diagnose() as d:
-        loss(x).backward()
+    d = diagnosed(lambda: loss(x))
     assert codes(d) == []
     site = site_of(d, "clamp")
     assert [site.sides[side] for side in ("below+", "below-", "above-", "above+")] == sides
@@ -181,8 +179,7 @@ def test_the_clip_of_a_policy_is_calm(loss: Callable[[Tensor], Tensor], sides: l
 
 def test_a_clamp_that_no_choice_goes_around_is_a_cut() -> None:
     x = torch.tensor([2.0, 3.0, 0.5], requires_grad=True)
-    with diagnose() as d:
-        torch.minimum(x.clamp(0, 1), torch.full((3,), 9.0)).neg().sum().backward()
+    d = diagnosed(lambda: torch.minimum(x.clamp(0, 1), torch.full((3,), 9.0)).neg().sum())
     assert only(d, "cut").next_step.startswith("None, if the clip is meant")
 
 
@@ -204,8 +201,7 @@ GUARDED: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
 @pytest.mark.parametrize(("function", "is_kept"), GUARDED.values(), ids=GUARDED)
 def test_a_guard_keeps_what_no_parameter_got(function: Callable[[Tensor], Tensor], is_kept: bool) -> None:
     p = nn.Parameter(torch.full((4,), 3.0))
-    with diagnose() as d:
-        function(p).sum().backward()
+    d = diagnosed(lambda: function(p).sum())
     assert p.grad is not None
     assert bool(p.grad.isfinite().all()) == is_kept
     assert d.findings[-1].next_step.startswith("Leave it alone: no override") == is_kept
@@ -219,8 +215,7 @@ def test_a_guard_keeps_what_no_parameter_got(function: Callable[[Tensor], Tensor
 
 def test_a_guard_is_told_beside_another_parameter_whose_gradient_is_infinite() -> None:
     p, q = nn.Parameter(torch.full((3,), -1.0)), nn.Parameter(torch.zeros(3))
-    with diagnose() as d:
-        (p.clamp(min=0).sqrt() + q.sqrt()).sum().backward()
+    d = diagnosed(lambda: (p.clamp(min=0).sqrt() + q.sqrt()).sum())
     assert sorted(codes(d)) == ["guard", "nonfinite"]
 
 
@@ -234,8 +229,7 @@ def test_where_this_torch_passes_most_already_no_era_reaches_a_leaf_that_starves
 
 def test_an_op_that_cuts_finite_gradients_and_passes_others_is_no_guard() -> None:
     p = nn.Parameter(torch.tensor([0.0, 0.5, 3.0]))
-    with diagnose() as d:
-        p.clamp(-1, 1).sqrt().sum().backward()
+    d = diagnosed(lambda: p.clamp(-1, 1).sqrt().sum())
     assert (p.grad is not None, site_of(d, "clamp").nonfinite, site_of(d, "clamp").cut) == (True, 1, 1)
     assert "guard" not in codes(d)
     assert "of their size" not in only(d, "cut").evidence
@@ -290,12 +284,7 @@ def _penalised(limit: Callable[[nn.Linear, Tensor], Tensor]) -> Diagnosis:
     torch.manual_seed(0)
     net, x = nn.Linear(4, 2), torch.randn(16, 4)
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
-    with diagnose() as d:
-        for _ in range(4):
-            optimizer.zero_grad()
-            (functional.mse_loss(net(x), x[:, :2]) + limit(net, x)).backward()
-            optimizer.step()
-    return d
+    return steps(None, lambda: functional.mse_loss(net(x), x[:, :2]) + limit(net, x), 4, optimizer)
 
 
 PENALTIES: dict[str, Callable[[nn.Linear, Tensor], Tensor]] = {
@@ -323,7 +312,5 @@ def test_a_dead_activation_is_no_penalty() -> None:
 
 def test_a_margin_from_which_a_parameter_starves_may_be_meant() -> None:
     bias = nn.Parameter(torch.tensor(-9.0))
-    with diagnose() as d:
-        for _ in range(2):
-            functional.relu(bias + torch.zeros(4)).mean().backward()
+    d = diagnosed(lambda: functional.relu(bias + torch.zeros(4)).mean(), times=2)
     assert only(d, "starved").next_step.endswith("; nothing, if it is a margin or a penalty that nothing violates")

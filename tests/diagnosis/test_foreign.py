@@ -16,7 +16,7 @@ from torch.nn import functional
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 
-from .checks import codes
+from .checks import codes, diagnosed
 
 
 class Bounded(nn.Module):
@@ -92,8 +92,7 @@ def test_a_class_that_is_no_tensor_is_asked_what_torch_asks(context: Callable[[]
 
 def test_a_cut_in_such_a_class_has_advice_that_is_true() -> None:
     w = torch.full((3,), 5.0, requires_grad=True)
-    with diagnose() as d:
-        torch.mean(torch.clamp(wrap(w * 1, []), -3, 3)).backward()
+    d = diagnosed(lambda: torch.mean(torch.clamp(wrap(w * 1, []), -3, 3)))
     assert d.findings
     assert all("override(" not in finding.next_step for finding in d.findings)
 
@@ -118,8 +117,7 @@ def test_the_norms_of_a_complex_parameter_are_whole(scale: float) -> None:
     weight = nn.Parameter(torch.tensor([3j, 4j], dtype=torch.complex64))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with diagnose() as d:
-            (scale * weight.abs().square().sum()).backward()
+        d = diagnosed(lambda: scale * weight.abs().square().sum())
         (norm,) = d.norms
     assert d.errors == []
     assert norm.norm == pytest.approx(10 * scale)
@@ -130,8 +128,6 @@ def test_a_scripted_module_is_diagnosed() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         net = torch.jit.script(nn.Sequential(nn.Linear(3, 3), nn.ReLU6(), nn.Linear(3, 1)))
-    with diagnose() as d:
-        for _ in range(2):
-            net(torch.ones(2, 3)).sum().backward()
+    d = diagnosed(lambda: net(torch.ones(2, 3)).sum(), times=2)
     assert codes(d) == []
     assert {"0.weight", "2.bias"} <= {norm.parameter for norm in d.norms}

@@ -22,6 +22,7 @@ from pseudograd.diagnosis.run import parse_condition
 
 from .. import browser
 from ..browser import needs_browser
+from .checks import diagnosed
 
 # PG201 and so on: a row is added, and none changed
 CODES = "guard kink starved cut dead edge wind-up stalled vanish convention nonfinite unused no-effect flat"
@@ -66,9 +67,7 @@ def _added(monkeypatch: pytest.MonkeyPatch, row: Kind) -> None:
 
 def _half_is_cut() -> Diagnosis:
     w = nn.Parameter(torch.tensor([0.2, 5.0]))
-    with diagnose() as d:
-        w.clamp(0, 1).sum().backward()
-    return d
+    return diagnosed(lambda: w.clamp(0, 1).sum())
 
 
 @pytest.mark.parametrize(("order", "code"), [(35, "huge"), (45, "cut")])

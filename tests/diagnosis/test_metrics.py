@@ -14,15 +14,15 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.judge.findings import KINDS
 from pseudograd.diagnosis.processes import ProgramReport, fields_of
 
-from .checks import site_of
+from .checks import diagnosed, site_of
 
 
 def _diagnosed(**options: Any) -> Diagnosis:
     """Of four gains one stands inside its clamp; the last weight is never used."""
     net = nn.ParameterDict({"gain": torch.tensor([0.5, 2.0, 3.0, -1.0]), "unused": torch.ones(2)})
-    with diagnose(net, **options) as d:
-        (net["gain"].clamp(0, 1) * torch.tensor([1.0, 2.0, -2.0, 1.0])).relu().sum().backward()
-    return d
+    return diagnosed(
+        lambda: (net["gain"].clamp(0, 1) * torch.tensor([1.0, 2.0, -2.0, 1.0])).relu().sum(), net, **options
+    )
 
 
 def _named(numbers: dict[str, float], start: str) -> dict[str, float]:

@@ -15,6 +15,8 @@ from torch.nn.parallel import DataParallel
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.names import unwrapped
 
+from .checks import diagnosed
+
 
 class Quantised(nn.Linear):
     """Its scale leaves torch before any module has returned."""
@@ -30,8 +32,7 @@ class Quantised(nn.Linear):
 
 def test_a_leaf_that_is_met_before_its_module_has_returned() -> None:
     net = nn.Sequential(Quantised(8, 16), nn.ReLU(), Quantised(16, 1))
-    with diagnose() as d:
-        net(torch.randn(4, 8)).sum().backward()
+    d = diagnosed(lambda: net(torch.randn(4, 8)).sum())
     assert sorted(d.parameters) == sorted(name for name, _ in net.named_parameters())
     assert [record.parameter for record in d.starved] == ["0.scale", "2.scale"]
 
@@ -52,8 +53,7 @@ def test_a_wrapper_of_torch_is_no_part_of_a_name() -> None:
     net = DataParallel(Trainer())
     assert unwrapped(net) is net.module
     for given, named in ((None, net.module), (net, net)):  # of the one that was given they say module.
-        with diagnose(given) as d:
-            net.module.training_step(torch.randn(5, 4)).backward()
+        d = diagnosed(lambda: net.module.training_step(torch.randn(5, 4)), given)
         assert set(d.parameters) == {name for name, _ in named.named_parameters()}
 
 
@@ -69,16 +69,14 @@ def test_the_outermost_module_names_even_if_it_never_runs_and_when_it_is_gone() 
 def test_two_nets_of_one_class_are_told_apart() -> None:
     first, second = nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))
     for given in (None, second):
-        with diagnose(given) as d:
-            second(first(torch.randn(3, 2))).sum().backward()
+        d = diagnosed(lambda: second(first(torch.randn(3, 2))).sum(), given)
         names = ["0.weight", "0.bias", "Sequential(2).0.weight", "Sequential(2).0.bias"]
         assert (sorted(d.parameters), given and d.parameters) == (sorted(names), given and names)
 
 
 def test_a_finding_says_which_module_calls() -> None:
     net = nn.Sequential(nn.Linear(3, 3), nn.Hardtanh(-9, 9), nn.Linear(3, 3), nn.Hardtanh(5, 6))
-    with diagnose(net) as d:
-        net(torch.randn(2, 3)).sum().backward()
+    d = diagnosed(lambda: net(torch.randn(2, 3)).sum(), net)
     assert [finding.module for finding in d.findings] == ["3"]
     assert d.to_json()["findings"][0]["module"] == "3"
     assert "module: 3" in str(d)

@@ -23,7 +23,7 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.tell.text import head
 
 from ..choices import folded, slow_but
-from .checks import codes, make_function, only
+from .checks import codes, diagnosed, make_function, only
 from .trainers import steps
 
 # --- the next step, pasted ----------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ _IN_TURNS = {(line, _DTYPES[at % 4]) for at, line in enumerate(_LINES)}
 @pytest.mark.parametrize(
     ("line", "dtype"), slow_but(_IN_TURNS, itertools.product(_LINES, _DTYPES), pytest.mark.program)
 )
-def test_the_line_of_the_next_step_ends_it(line: str, dtype: str, tmp_path: Path) -> None:
+def test_the_line_of_the_next_step_ends_the_nan(line: str, dtype: str, tmp_path: Path) -> None:
     program = _PROGRAM.format(dtype=dtype, line=f"y = {line}")
     d, grad = _run(program, tmp_path / "fault.py")
     findings = [finding for finding in d.findings if finding.code == "nonfinite"]
@@ -300,7 +300,7 @@ def _diagnose_source(name: str, folder: Path, count: int) -> tuple[Diagnosis, st
 
 
 @pytest.mark.parametrize("name", _SOURCES)
-def test_it_says_where_it_came_from(name: str, tmp_path: Path) -> None:
+def test_a_broken_loss_is_blamed_where_it_came_from(name: str, tmp_path: Path) -> None:
     d, expression = _diagnose_source(name, tmp_path, 2)
     assert codes(d)[:1] == ["nonfinite"]
     finding = only(d, "nonfinite")
@@ -355,8 +355,7 @@ def test_the_advice_for_a_matrix_mends_it(name: str) -> None:
     """One number on the whole diagonal leaves equal eigenvalues equal."""
     function, start, advised = MATRICES[name]
     x, weights = nn.Parameter(start.clone()), torch.randn(4, 4)
-    with diagnose() as d:
-        (function(x) * weights).sum().backward()
+    d = diagnosed(lambda: (function(x) * weights).sum())
     assert advised in only(d, "nonfinite").next_step
     x.grad, change = None, eval(advised, {"torch": torch, "n": 4, "x": x})
     (function(change if "x" in advised.split(".")[0] else x + change) * weights).sum().backward()
@@ -487,8 +486,7 @@ def test_one_paragraph_says_what_is_wrong_first(
 ) -> None:
     torch.manual_seed(0)
     net = nn.Linear(4, 8)
-    with diagnose(net) as d:
-        loss(net, torch.randn(16, 4)).backward()
+    d = diagnosed(lambda: loss(net, torch.randn(16, 4)), net)
     lines = head(d)
     assert len(lines) <= 12
     assert max(map(len, lines)) <= 80
@@ -501,8 +499,7 @@ def test_one_paragraph_says_what_is_wrong_first(
 @pytest.mark.parametrize("word", ["gradient ", "gradient" * 18 + " ", "torch.log(x).exp() "])
 def test_the_paragraph_has_twelve_lines_of_80_columns_at_most(word: str) -> None:
     net = nn.Linear(4, 8)
-    with diagnose(net) as d:
-        _starve(net, torch.randn(16, 4)).backward()
+    d = diagnosed(lambda: _starve(net, torch.randn(16, 4)), net)
     long = replace(d.findings[0], expression=word * 40, evidence=word * 40, next_step=f"{word * 40}  # {word * 40}")
     vars(d)["findings"] = [long]
     lines = head(d)

@@ -52,7 +52,7 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, s
     return answer(capfd, "diagnose", *arguments)
 
 
-def test_a_script_and_its_report(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_script_runs_with_its_arguments_and_status_and_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capfd, "--fail-on", "cut>0.5", "train.py", "--lr", "0.1", "--exit")
     assert code == 7
     assert out.splitlines()[0] == "step 0 __main__ ['--lr', '0.1', '--exit']"
@@ -61,7 +61,7 @@ def test_a_script_and_its_report(capfd: pytest.CaptureFixture[str]) -> None:
     assert "--fail-on holds" not in err
 
 
-def test_a_module_that_steps_end(capfd: pytest.CaptureFixture[str]) -> None:
+def test_steps_end_a_module_after_so_many_backwards(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(capfd, "--counts", "--steps", "1", "-m", "train")[2].count("\n\ndiagnose: 1 backward pass,") == 1
 
 
@@ -280,7 +280,7 @@ document.body.dataset.focused = [...document.querySelectorAll("tr.site")].indexO
 
 @needs_browser
 @pytest.mark.program
-def test_the_page_in_a_browser(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_page_in_a_browser_sorts_and_opens_by_keyboard(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """What it shows, sorts and opens by keyboard."""
     assert run(capfd, "--html", "page.html", "--whatif", "clamp=inward", "train.py")[0] == 0
     shown = browser.shown(tmp_path / "page.html", KEYS, tmp_path)

@@ -23,6 +23,7 @@ from pseudograd.torch_table.private import tells_unpack_hooks
 
 from ..choices import folded
 from ..commands import answer
+from .checks import diagnosed
 
 IS_CLOSED = installed_era() == CLOSED_ERA
 OTHER_ERA = OPEN_ERA if IS_CLOSED else CLOSED_ERA
@@ -84,8 +85,7 @@ def _expected(f: Callable[..., Tensor], values: tuple[Tensor, ...], other: Abstr
 @pytest.mark.parametrize("name", CASES)
 def test_it_is_that_of_the_program_under_the_pin(name: str) -> None:
     family, f, values, pin = CASES[name]
-    with diagnose(sensitivity=True) as d:
-        _loss(f, _leaves(values)).backward()
+    d = diagnosed(lambda: _loss(f, _leaves(values)), sensitivity=True)
     assert d.errors == []
     assert d.unsensed == {}
     families = [record for record in d.sensitivity if record.where is None and record.parameter is None]
@@ -97,7 +97,7 @@ def test_it_is_that_of_the_program_under_the_pin(name: str) -> None:
     assert line.rpartition(":")[0].endswith("test_sensitivity.py")
 
 
-def test_by_line_and_parameter() -> None:
+def test_the_share_is_measured_by_line_and_by_parameter() -> None:
     p, q = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(3))
     with diagnose(sensitivity=True) as d:
         first = p.abs()
@@ -112,7 +112,7 @@ def test_by_line_and_parameter() -> None:
     assert rows[None, None] == pytest.approx(math.sqrt(5 / 2))
 
 
-def test_every_second_step_and_a_family_that_leaves_its_kink() -> None:
+def test_a_family_that_leaves_its_kink_has_a_share_of_0_from_there_on() -> None:
     p = nn.Parameter(torch.zeros(2))
     with diagnose(sensitivity=2) as d:
         for _ in range(5):
@@ -137,8 +137,7 @@ def test_a_result_in_place_that_is_zero_wherever_x_is_negative_says_nothing_of_a
 
 def test_a_gradient_that_the_convention_alone_brings() -> None:
     p = nn.Parameter(torch.zeros(2))
-    with diagnose(sensitivity=True) as d:
-        p.abs().sum().backward()
+    d = diagnosed(lambda: p.abs().sum(), sensitivity=True)
     assert d.sensitivity[0].share == math.inf
     assert d.to_json()["sensitivity"][0]["share"] == "inf"
     assert d.metrics()["pseudograd/sensitivity/abs"] == math.inf
@@ -166,7 +165,7 @@ def _training(with_sensitivity: bool) -> list[Tensor]:
     return [*(value.clone() for value in net.state_dict().values()), torch.tensor(sums), torch.get_rng_state()]
 
 
-def test_the_program_is_as_without() -> None:
+def test_a_training_is_bit_for_bit_as_without_sensitivity() -> None:
     assert all(map(torch.equal, _training(False), _training(True)))
 
 
@@ -211,7 +210,9 @@ def test_what_has_side_effects_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.usefixtures("in_copies")
-def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_command_measures_every_nth_step_and_fails_on_a_convention(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     program = tmp_path / "train.py"
     program.write_text(
         "import torch\n"

@@ -19,7 +19,7 @@ from pseudograd.torch_table.eras import installed_era
 from pseudograd.torch_table.private import mode_stack
 
 from ..choices import folded
-from .checks import line_of, number_of, site_of
+from .checks import diagnosed, line_of, number_of, site_of
 
 X = (
     [-2.0 + 0.1 * number for number in range(9)]
@@ -118,7 +118,7 @@ WAYS: dict[str, Callable[[], object]] = {
 @folded
 @pytest.mark.parametrize("detail", ["full", "counts"])
 @pytest.mark.parametrize("way", WAYS)
-def test_counts(way: str, detail: str) -> None:
+def test_every_way_to_get_a_gradient_is_counted_once(way: str, detail: str) -> None:
     op, arrived, cut = OTHERS.get(way, ("clamp", 41, CUT))
     with diagnose(detail=detail) as d:
         WAYS[way]()
@@ -132,8 +132,7 @@ def test_counts(way: str, detail: str) -> None:
 def test_sides_are_counted_apart(grad: float) -> None:
     """Below, at, inside, above, for both signs of the gradient, and the magnitudes, written apart in plain Python."""
     x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 3.0, float("nan")], requires_grad=True)
-    with diagnose() as d:
-        (torch.clamp(x, -1.0, 1.0) * grad).sum().backward()
+    d = diagnosed(lambda: (torch.clamp(x, -1.0, 1.0) * grad).sum())
     site, sign = site_of(d, "clamp"), "+" if grad > 0 else "-"
     counts = {"below": 1, "at": 2, "inside": 2, "above": 1}
     assert site.sides == {f"{side}{s}": count * (s == sign) for side, count in counts.items() for s in "+-"}
@@ -148,20 +147,18 @@ def test_sides_are_counted_apart(grad: float) -> None:
 
 def test_tensor_bounds_have_eras_of_their_own() -> None:
     x, low = torch.tensor([0.0, 1.0], requires_grad=True), torch.tensor([0.0, 0.0])
-    with diagnose() as d:
-        torch.clamp(x, min=low).sum().backward()
+    d = diagnosed(lambda: torch.clamp(x, min=low).sum())
     (site,) = d.sites
     assert (site.at_bound, site.eras) == (1, {"torch<=2.13": 1.0, "torch>=2.14": 0.5})
 
 
-def test_lines_and_expressions() -> None:
+def test_a_site_has_the_line_and_the_source_of_its_call() -> None:
     def library(x: Tensor) -> Tensor:
         return 1 + torch.relu(x) + torch.clamp(
             x, min=0.5)  # fmt: skip
 
     x = torch.tensor([1.0, -1.0], requires_grad=True)
-    with diagnose() as d:
-        library(x).sum().backward()
+    d = diagnosed(lambda: library(x).sum())
     relu = site_of(d, "relu")
     assert relu.expression == "torch.relu(x)"
     assert site_of(d, "clamp").expression == "torch.clamp( x, min=0.5)"
@@ -251,7 +248,7 @@ BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_bad_arguments() -> None:
+def test_a_bad_argument_is_named_in_the_error() -> None:
     for arguments, message in BAD_ARGUMENTS:
         with pytest.raises(TypeError if "model" in arguments else ValueError, match=f"diagnose: {message}"):
             diagnose(**arguments)
@@ -270,8 +267,6 @@ def test_the_nodes_inside_a_recurrent_network_have_the_line_of_its_call() -> Non
 
 def test_the_region_of_x_is_counted_in_each_step() -> None:
     x = torch.nn.Parameter(torch.tensor([-1.0, 0.5, 3.0]))
-    with diagnose() as d:
-        for _ in range(3):
-            x.clamp(0, 1).sum().backward()
+    d = diagnosed(lambda: x.clamp(0, 1).sum(), times=3)
     (site,) = d.sites
     assert (site.calls, site.below, site.above, site.recoverable) == (3, 3, 3, 3)

@@ -91,7 +91,7 @@ def test_the_share_that_never_moved_is_that_of_all_entries(
     assert codes(d) == (["stalled"] if is_stalled else [])
 
 
-def test_what_it_says_and_records() -> None:
+def test_a_stall_has_its_share_its_cause_and_advice_that_works() -> None:
     d, _ = _train(adamw(3e-6))
     finding = only(d, "stalled")
     assert finding.expression == "scaler.step(optimizer)"
@@ -116,7 +116,7 @@ def test_what_it_says_and_records() -> None:
         assert net(torch.ones(1, 2)).dtype is LOW
 
 
-def test_a_rate_that_is_too_small_for_full_precision() -> None:
+def test_a_rate_that_is_too_small_is_told_the_factor_that_moves_the_weights() -> None:
     d, _ = _train(sgd(1e-9), FULL, steps=30)
     advice = re.fullmatch(r"Give the optimizer a rate ([\d,]+) times as large\.", only(d, "stalled").next_step)
     assert advice is not None
@@ -125,7 +125,7 @@ def test_a_rate_that_is_too_small_for_full_precision() -> None:
 
 
 @pytest.mark.parametrize(("start", "unit", "rate"), [(1e5, 1.0, 1e-3), (1e6, 1e6, 1e-2)])
-def test_large_numbers_in_full_precision(start: float, unit: float, rate: float) -> None:
+def test_small_steps_at_large_numbers_stall_in_full_precision(start: float, unit: float, rate: float) -> None:
     """Hertz, metres, dates: the gradient is small beside the weight, and leads far."""
     p = nn.Parameter(start + 100 * torch.arange(1.0, 9.0))
     d = train(
@@ -134,7 +134,7 @@ def test_large_numbers_in_full_precision(start: float, unit: float, rate: float)
     assert only(d, "stalled").share == 1
 
 
-def test_gains_that_stand_still_while_others_move() -> None:
+def test_no_larger_rate_is_advised_while_other_parameters_move() -> None:
     """The larger rate, under which the others might break, is no advice."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3)).to(LOW)
@@ -269,13 +269,13 @@ HEALTHY: dict[str, tuple[Optimizer, torch.dtype, dict[str, Any]]] = {
 
 @folded
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_trainings(name: str) -> None:
+def test_a_healthy_training_is_no_stall(name: str) -> None:
     optimizer_of, dtype, more = HEALTHY[name]
     assert codes(_train(optimizer_of, dtype, **{"steps": 12, **more})[0]) == []
 
 
 @pytest.mark.parametrize(("dtype", "rate", "rows"), [(FULL, 1e-2, 64), (LOW, 1e-4, 4096)])
-def test_a_converged_model(dtype: torch.dtype, rate: float, rows: int) -> None:
+def test_a_converged_model_is_no_stall(dtype: torch.dtype, rate: float, rows: int) -> None:
     """Least squares at its minimum. In full precision what is left of the gradient is rounding; in half precision the gradients of
     batches cancel, and are as large as those of a training.
     """
@@ -298,7 +298,7 @@ def test_a_converged_model(dtype: torch.dtype, rate: float, rows: int) -> None:
 
 
 @pytest.mark.parametrize(("momentum", "dtype"), [(0.0, LOW), (0.9, FULL)])
-def test_a_gradient_that_weight_decay_balances(momentum: float, dtype: torch.dtype) -> None:
+def test_a_gradient_that_weight_decay_balances_is_no_stall(momentum: float, dtype: torch.dtype) -> None:
     p = nn.Parameter(torch.ones(64, dtype=dtype))
     optimizer = torch.optim.SGD([p], 0.1, momentum=momentum, weight_decay=0.5)
     assert codes(train(nn.ParameterList([p]), lambda: (-0.5 * p).sum(), 20, optimizer)) == []
@@ -308,7 +308,7 @@ def test_a_gradient_that_weight_decay_balances(momentum: float, dtype: torch.dty
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_the_distance_to_the_next_number(dtype: torch.dtype) -> None:
+def test_spacing_is_the_distance_to_the_next_number(dtype: torch.dtype) -> None:
     values = torch.tensor([1.0, 1.5, -0.7, 2.0, 3e-3, 100.0], dtype=dtype)
     bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[values.itemsize]
     next_values = (values.abs().view(bits) + 1).view(dtype)
@@ -339,7 +339,7 @@ def test_the_expected_step_is_the_step(optimizer_of: Optimizer) -> None:
     assert expected.tolist() == pytest.approx((p.detach() - before).abs().tolist(), rel=1e-3)
 
 
-def test_parameters_that_come_and_go() -> None:
+def test_parameters_that_come_and_go_have_exact_counts() -> None:
     """Frozen and set free, in groups of their own, of two dtypes: as a comparison of all entries before and after each step has it."""
     kinds = ((40, LOW), (9, torch.float16), (24, LOW), (30, LOW))
     parameters = [nn.Parameter(torch.randn(size).to(dtype)) for size, dtype in kinds]

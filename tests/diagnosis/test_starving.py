@@ -20,7 +20,7 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import leaves as leaves_module
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
-from .checks import only, starved
+from .checks import diagnosed, only, starved
 from .trainers import steps
 
 STEPPED_BY_NONE = (
@@ -98,7 +98,7 @@ def test_without_a_step_a_net_under_no_grad_is_calm(is_given: bool) -> None:
     assert ("not part of the given model" in line, "under no_grad" in line) == (is_given, not is_given)
 
 
-def test_gan_alternation() -> None:
+def test_the_halves_of_a_gan_that_train_in_turns_do_not_starve() -> None:
     """The last bias of a critic whose loss is a difference of means gets zeros in its own steps: a constant cancels there."""
     generator, critic = net(4, 8), net(8, 1)
     generator_optimizer, critic_optimizer = sgd(generator), sgd(critic)
@@ -131,7 +131,7 @@ def test_a_bias_that_cancels_within_one_batch_is_calm(count: int) -> None:
     assert line.endswith("output add up to 0")
 
 
-def test_frozen_or_without_a_rate() -> None:
+def test_frozen_parameters_and_a_group_with_the_rate_0_do_not_starve() -> None:
     model = net()
     model[0].requires_grad_(False)
     assert verdicts(steps(model, lambda: model(x()).square().mean(), 3, sgd(model))) == ([], [])
@@ -158,7 +158,7 @@ def _grads_of_autograd(model: nn.Module) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("compute", [_grads_of_func, _grads_of_autograd])
-def test_a_gradient_that_the_program_puts_there_itself(compute: Callable[[nn.Module], list[Tensor]]) -> None:
+def test_a_gradient_that_the_program_puts_there_itself_counts(compute: Callable[[nn.Module], list[Tensor]]) -> None:
     model = net()
     optimizer = sgd(model)
     with diagnose(model) as d:
@@ -170,7 +170,7 @@ def test_a_gradient_that_the_program_puts_there_itself(compute: Callable[[nn.Mod
 
 
 @pytest.mark.parametrize("is_before", [True, False])
-def test_an_optimiser_that_steps_in_the_backward(is_before: bool) -> None:
+def test_parameters_that_are_stepped_in_the_backward_do_not_starve(is_before: bool) -> None:
     model = net()
     each: dict[Tensor, torch.optim.Optimizer] = {p: torch.optim.SGD([p], 0.1) for p in model.parameters()}
 
@@ -196,7 +196,7 @@ def test_an_optimiser_that_steps_in_the_backward(is_before: bool) -> None:
 
 
 @pytest.mark.parametrize("is_given", [True, False])
-def test_an_unused_head_in_an_optimiser(is_given: bool) -> None:
+def test_an_unused_head_in_an_optimiser_starves(is_given: bool) -> None:
     model = nn.ModuleDict({"used": net(), "unused": nn.Linear(3, 3)})
     d = steps(model if is_given else None, lambda: model["used"](x()).square().mean(), 2, sgd(model))
     assert starved(d) == ["unused.weight", "unused.bias"]
@@ -256,7 +256,7 @@ def test_an_idle_layer_of_a_sequential_is_no_expert() -> None:
 
 
 @pytest.mark.parametrize("is_held", [True, False])
-def test_a_model_behind_a_detach(is_held: bool) -> None:
+def test_a_model_behind_a_detach_starves_by_it(is_held: bool) -> None:
     """If another alone is stepped, the advice is to add it, never to take the detach away."""
     encoder, head = net(), nn.Linear(3, 2)
     optimizer = sgd(encoder, head) if is_held else sgd(head)
@@ -318,7 +318,7 @@ def _forget(parameter: Any) -> None:
 
 @pytest.mark.parametrize("is_stepped", [True, False])
 @pytest.mark.parametrize("how", ["hook", "later hook", "none", "zero"])
-def test_a_gradient_that_is_taken_away(how: str, is_stepped: bool) -> None:
+def test_a_gradient_that_is_taken_away_before_the_step_starves_its_parameter(how: str, is_stepped: bool) -> None:
     model = net()
     weight, optimizer = model[0].weight, sgd(model)
     between = {"none": _forget, "zero": _zero}.get(how)
@@ -373,9 +373,7 @@ def test_what_an_era_cuts_at_the_bound_alone_is_mended_by_a_pin() -> None:
     scorer = nn.Linear(4, 1)
     for parameter in scorer.parameters():
         nn.init.zeros_(parameter)
-    with diagnose(scorer) as d:
-        for _ in range(3):
-            functional.margin_ranking_loss(scorer(x()), scorer(x()), torch.ones(16, 1)).backward()
+    d = diagnosed(lambda: functional.margin_ranking_loss(scorer(x()), scorer(x()), torch.ones(16, 1)), scorer, times=3)
     assert only(d, "starved").next_step.startswith("with pseudograd.pin_edge('torch<=2.13')")
 
 
@@ -411,7 +409,12 @@ def test_a_new_model_in_each_step_keeps_memory_bounded(monkeypatch: pytest.Monke
         recorder = d._recorder
         leaves = recorder.leaves
         bounded = [leaves.all, leaves._bits, leaves.names._owners, recorder.tallies, recorder.clamps.all]
-        bounded += [recorder.locations._known, recorder.locations.roots, leaves._named_roots, recorder.influence._marks]
+        bounded += [
+            recorder.locations._known,
+            recorder.locations.roots,
+            leaves._named_roots,
+            recorder.influence._marks.all,
+        ]
         return list(map(len, bounded))
 
     first = net()

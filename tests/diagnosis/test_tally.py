@@ -95,14 +95,14 @@ def _counts_by_hand(size: int, dtype: torch.dtype, is_full: bool) -> list[tuple[
 
 @folded
 @pytest.mark.parametrize(("dtype", "size", "is_full"), every_pair(DTYPES, [0, 1, 63, 64, 65, 4_097], [True, False]))
-def test_counts_of_what_leaves(way: str, size: int, dtype: torch.dtype, is_full: bool) -> None:
+def test_a_call_is_counted_as_one_element_at_a_time(way: str, size: int, dtype: torch.dtype, is_full: bool) -> None:
     for grad, leaving, expected in _counts_by_hand(size, dtype, is_full):
         assert_close(count(grad, leaving, is_full), expected)
 
 
 @folded
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_infinite_and_nan(way: str, dtype: torch.dtype) -> None:
+def test_nan_and_inf_are_counted_as_arrived_and_not_finite(way: str, dtype: torch.dtype) -> None:
     grad = torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 1.0, -2.0], dtype=dtype)
     counts = count(grad, (torch.tensor([0.0, 0.0, 0.0, 1.0, 0.0, math.nan, -0.0], dtype=dtype),), True)
     assert (counts["arrived"], counts["cut"], counts["nonfinite"]) == (5, 3, 3)
@@ -112,7 +112,7 @@ def test_infinite_and_nan(way: str, dtype: torch.dtype) -> None:
 
 @folded
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_layouts(way: str, dtype: torch.dtype) -> None:
+def test_elements_are_compared_by_their_place_in_every_layout(way: str, dtype: torch.dtype) -> None:
     """Elements are compared by their place in the tensor, not in memory."""
     grad, mask = values(600, dtype, 0).view(20, 30), values(600, dtype, 1).view(20, 30)
     gone = torch.where(mask != 0, grad, 0)
@@ -134,7 +134,9 @@ def side(x: float, low: float | None, high: float | None) -> list[str]:
 @folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_sides(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
+def test_the_regions_of_x_are_counted_as_one_element_at_a_time(
+    way: str, dtype: torch.dtype, bounds: tuple[Any, Any]
+) -> None:
     grad, gone = values(1_000, dtype, 0), values(1_000, dtype, 1, zeros=0.6)
     x = (values(1_000, torch.float64, 2) * 2).round() / 2
     x[:3] = math.nan
@@ -292,7 +294,7 @@ def test_calls_of_which_one_is_unusual_are_counted_one_by_one() -> None:
 @folded
 @pytest.mark.parametrize("number", [torch.inf, -torch.inf, torch.nan])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_what_is_finite(number: float, dtype: torch.dtype) -> None:
+def test_one_infinite_entry_makes_gradients_not_finite(number: float, dtype: torch.dtype) -> None:
     grad = torch.full((100, 7), torch.finfo(dtype).max, dtype=dtype)
     broken = grad.clone()
     broken[99, 6] = number
@@ -337,7 +339,7 @@ def test_the_norm_of_a_parameter_and_what_of_it_never_had_a_gradient(
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
-def test_norms_far_from_one(way: str, scale: float) -> None:
+def test_the_norms_of_tiny_and_of_huge_gradients_are_right(way: str, scale: float) -> None:
     sizes, grad = Sizes(), torch.tensor([3.0, -4.0]) * scale
     if way == "C":
         assert sizes.add_by_kernel(grad, None) == 0

@@ -26,7 +26,7 @@ from pseudograd.torch_table.private import tells_unpack_hooks
 from pseudograd.wording import percent
 
 from ..choices import one_in
-from .checks import codes, follow, line_of, only, site_of, starved
+from .checks import codes, diagnosed, follow, line_of, only, site_of, starved
 from .trainers import steps
 
 PLACES = torch.tensor([3, 2, 1, 0])
@@ -47,8 +47,7 @@ MOVING: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize(("op", "detail"), one_in(2, MOVING, ["full", "counts"]))
 def test_an_op_that_moves_or_mixes_elements_is_not_dead(op: str, detail: str) -> None:
     w = nn.Parameter(torch.tensor([4.0, 3.0, 2.0, 1.0]))
-    with diagnose(detail=detail) as d:
-        MOVING[op](w * 2)[0].backward()
+    d = diagnosed(lambda: MOVING[op](w * 2)[0], detail=detail)
     assert w.grad is not None
     assert w.grad.any()
     assert codes(d) == []
@@ -82,8 +81,7 @@ def test_an_activation_that_is_flat_everywhere_is_dead_and_leaky_revives_it() ->
 
 def test_an_op_that_lets_one_through_does_not_cut_all() -> None:
     x = nn.Parameter(torch.cat([torch.zeros(1), torch.full((1499,), 50.0)]))
-    with diagnose() as d:
-        functional.hardsigmoid(x * 1).sum().backward()
+    d = diagnosed(lambda: functional.hardsigmoid(x * 1).sum())
     finding = only(d, "dead")
     assert finding.evidence == "1,499 of 1,500 arriving gradients are cut in 1 call"
     assert finding.cause == "the slope of this hardsigmoid is 0 for nearly all of them"
@@ -135,9 +133,7 @@ CUTTING: dict[str, Callable[[Tensor], Tensor]] = {
 def test_a_step_whose_input_goes_on_beside_it_is_no_cut(name: str, is_leaf: bool) -> None:
     """Another slope would make the gradient wrong, or 0."""
     w, f = nn.Parameter(torch.linspace(-3, 3, 8)), {**BESIDE, **CUTTING}[name]
-    with diagnose() as d:
-        for _ in range(2):
-            f(w if is_leaf else w * 3).square().sum().backward()
+    d = diagnosed(lambda: f(w if is_leaf else w * 3).square().sum(), times=2)
     assert codes(d) == ([] if name in BESIDE else ["cut"])
     assert d.calm == []
 
@@ -149,8 +145,7 @@ def test_a_step_whose_input_goes_on_beside_it_is_no_cut(name: str, is_leaf: bool
 def test_the_share_at_the_bound_is_an_edge_and_hides_no_cut(outside: int, expected: set[str]) -> None:
     """What stands outside is cut in either era; what stands at the bound in one."""
     x = torch.tensor([-1.0] * outside + [0.0] * 4 + [1.0] * 6, requires_grad=True)
-    with diagnose() as d:
-        x.clamp(0.0, 2.0).sum().backward()
+    d = diagnosed(lambda: x.clamp(0.0, 2.0).sum())
     texts = [text for finding in d.findings for text in (finding.evidence, *finding.also)]
     assert {part for part in ("are cut", "exactly at a bound") if any(part in text for text in texts)} == expected
 
@@ -202,8 +197,7 @@ SLOW: dict[str, Callable[[Tensor], Tensor]] = {
 def test_no_rule_is_advised_behind_an_op_whose_slope_grows_without_end(op: str, towards: int) -> None:
     """With `inward` behind a cube, gradient descent ends in NaN where it trained with torch's own."""
     p = nn.Parameter(torch.full((4,), 3.0))
-    with diagnose() as d:
-        (({**STEEP, **SLOW}[op](p) - towards).square() + p.square()).sum().backward()
+    d = diagnosed(lambda: (({**STEEP, **SLOW}[op](p) - towards).square() + p.square()).sum())
     advised = only(d, "cut").next_step
     is_steep = advised.startswith(f"pseudograd.clamp what enters this {'div' if op == 'quotient' else ''}")
     assert (is_steep, "override(clamp" in advised) == ((op in STEEP, op in SLOW) if not towards else (False, False))
@@ -228,9 +222,7 @@ PASSES: dict[str, tuple[list[float], Callable[[Tensor], Tensor]]] = {
 def test_no_pin_is_advised_where_an_op_behind_the_clamp_cuts_the_gradient_anyway(case: str) -> None:
     start, forward = (ENDS | PASSES)[case]
     p = nn.Parameter(torch.tensor(start))
-    with diagnose() as d:
-        for _ in range(2):
-            (forward(p).sum() + p.sum()).backward()
+    d = diagnosed(lambda: forward(p).sum() + p.sum(), times=2)
     assert ("pin_edge" in str(d)) == (case in PASSES)
 
 
@@ -380,8 +372,7 @@ def test_a_projection_under_no_grad_is_no_kink_but_the_clamp_of_the_loss_is(is_i
 
 def test_an_op_of_ours_has_no_kink_of_torch() -> None:
     p = nn.Parameter(torch.zeros(4))
-    with diagnose() as d:
-        pg.clamp(p, 0.0, 1.0, rule="identity").sum().backward()
+    d = diagnosed(lambda: pg.clamp(p, 0.0, 1.0, rule="identity").sum())
     assert codes(d) == []
 
 
@@ -400,8 +391,7 @@ LEAVING: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 def test_a_value_that_leaves_torch_is_blamed_at_its_line(way: str) -> None:
     leave, kind = LEAVING[way]
     first, second = nn.Linear(8, 4), nn.Linear(4, 1)
-    with diagnose(nn.ModuleList([first, second])) as d:
-        second(leave(first(torch.randn(16, 8)))).pow(2).mean().backward()
+    d = diagnosed(lambda: second(leave(first(torch.randn(16, 8)))).pow(2).mean(), nn.ModuleList([first, second]))
     record = next(record for record in d.starved if record.parameter == "0.weight")
     assert record.cause is not None
     assert kind in record.why
@@ -449,17 +439,15 @@ ADVISED: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", [*NETS, *ADVISED])
 def test_no_gradient_vanishes_in_a_usual_network(name: str) -> None:
     net = (NETS | ADVISED)[name]()
-    with diagnose(net) as d:
-        net(torch.randn(64, 4)).square().mean().backward()
+    d = diagnosed(lambda: net(torch.randn(64, 4)).square().mean(), net)
     assert codes(d) == [] if name in ADVISED else "vanish" not in codes(d), d.findings
 
 
-def test_a_gradient_that_vanishes_is_a_finding() -> None:
+def test_a_gradient_that_vanishes_is_a_finding_with_its_fall_and_its_cause() -> None:
     """The advice ends it: see the test above."""
     torch.manual_seed(0)
     net = _mlp(10, nn.Sigmoid)
-    with diagnose(net) as d:
-        net(torch.randn(64, 4)).square().mean().backward()
+    d = diagnosed(lambda: net(torch.randn(64, 4)).square().mean(), net)
     (finding,) = d.findings
     assert finding.code == "vanish"
     assert "(0.weight)" in finding.evidence
@@ -499,7 +487,7 @@ def test_a_comment_mutes_its_line_and_is_counted() -> None:
 @pytest.mark.parametrize(
     "pattern", ["test_true_findings.py:*", "tests/diagnosis/test_true_findings.py:{line}", "*:{line}"]
 )
-def test_patterns_for_lines_and_parameters(pattern: str) -> None:
+def test_patterns_mute_lines_and_parameters(pattern: str) -> None:
     d = _cut_three([pattern.format(line=line_of("first = x.clamp(0, 1)")), "teach*"])
     assert (codes(d), d.starved) == ([], [])
     assert parse_condition("cut")(d) == parse_condition("any")(d) == parse_condition("vanish>0.5")(d) == []
@@ -573,8 +561,7 @@ def test_no_override_is_advised_that_reaches_nothing() -> None:
     """Nobody has written this out, and torch keeps it private."""
     x = nn.Parameter(torch.full((3,), 9.0))
     scale = torch.tensor([0.1]), torch.tensor([0.0])
-    with diagnose() as d:
-        torch._fake_quantize_learnable_per_tensor_affine(x, *scale, -8, 7).sum().backward()
+    d = diagnosed(lambda: torch._fake_quantize_learnable_per_tensor_affine(x, *scale, -8, 7).sum())
     assert d.findings
     assert all("override(" not in finding.next_step for finding in d.findings)
 
@@ -589,8 +576,7 @@ COMPOSITES: dict[str, Callable[[Tensor], Tensor]] = {  # of x == 0.5: the clamp 
 def test_an_override_reaches_inside_and_is_not_advised_where_it_would_pass_nothing(name: str) -> None:
     """Torch runs this as one call too, and contexts write it out."""
     x = nn.Parameter(torch.full((4,), 0.5))
-    with diagnose() as d:
-        COMPOSITES[name](x).backward()
+    d = diagnosed(lambda: COMPOSITES[name](x))
     (finding,) = [finding for finding in d.findings if finding.code in ("starved", "cut")]
     assert all(site.within is None for site in d.sites)
     assert finding.next_step.startswith("None, if the clip is meant")
@@ -611,8 +597,7 @@ def test_the_page_s_placeholders_are_data_where_a_program_holds_them(tmp_path: P
     file.write_text("def f(w):\n    # %TEXT% and %DATA%\n    return w.clamp(-1, 1).sum()\n")
     space: dict[str, Callable[[Tensor], Tensor]] = {}
     exec(compile(file.read_text(), str(file), "exec"), space)
-    with diagnose() as d:
-        space["f"](nn.Parameter(torch.full((4,), 5.0))).backward()
+    d = diagnosed(lambda: space["f"](nn.Parameter(torch.full((4,), 5.0))))
     page = d.write_html(tmp_path / "page.html").read_text()
     data = re.search(r'id="data">(.*?)</script>', page, re.S)
     assert data is not None
@@ -665,7 +650,6 @@ def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm_if_nothing_leads_back(
     floor: float, expected: list[str]
 ) -> None:
     x = torch.tensor([-1.0, 1.0], requires_grad=True)
-    with diagnose() as d:
-        x.clamp(min=floor).sum().backward()
+    d = diagnosed(lambda: x.clamp(min=floor).sum())
     assert codes(d) == expected
     assert [line.endswith("as at a hinge, or at a guard against 0") for line in d.calm] == [True] * (not expected)

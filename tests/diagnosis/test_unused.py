@@ -283,14 +283,8 @@ def _attacked() -> Diagnosis:
 
 def _moved_as_an_average() -> Diagnosis:
     net = mlp()
-    average, optimizer = copy.deepcopy(net), sgd(net)
-    with diagnose() as d:
-        for _ in range(4):
-            optimizer.zero_grad()
-            (error(net) + error(average)).backward()
-            optimizer.step()
-            average_in(average, net)
-    return d
+    average = copy.deepcopy(net)
+    return steps(None, lambda: error(net) + error(average), 4, sgd(net), lambda: average_in(average, net))
 
 
 def _hidden_in_a_list() -> Diagnosis:
@@ -364,9 +358,5 @@ def test_data_beside_a_weight_that_gets_a_gradient_is_meant() -> None:
     batch = {"scale": nn.Parameter(torch.ones(8)), "x": X.clone().requires_grad_()}
     net = nn.Linear(8, 3)
     optimizer = torch.optim.SGD([*net.parameters(), batch["scale"]], 0.1)
-    with diagnose() as d:
-        for _ in range(8):
-            optimizer.zero_grad()
-            functional.cross_entropy(net(batch["x"] * batch["scale"]), Y).backward()
-            optimizer.step()
+    d = steps(None, lambda: functional.cross_entropy(net(batch["x"] * batch["scale"]), Y), 8, optimizer)
     assert codes(d) == []

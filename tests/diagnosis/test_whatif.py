@@ -16,6 +16,7 @@ import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 
 from ..choices import folded, one_in
+from .checks import diagnosed
 
 BOUNDS = torch.tensor([-0.5, 0.0, 0.25, 0.5])
 CLAMPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -69,8 +70,7 @@ def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
     before = torch.autograd.grad(loss(), leaves, allow_unused=True)
     with _context(CHANGES[change]):
         after = torch.autograd.grad(loss(), leaves, allow_unused=True)
-    with diagnose(net, whatif={change: CHANGES[change]}) as d:
-        loss().backward()
+    d = diagnosed(lambda: loss(), net, whatif={change: CHANGES[change]})
     assert d.inexact == {}
     answers = dict(zip(["weight", "bias", "bound"], zip(before, after, strict=True), strict=True))
     for name, at in (("as it is", 0), (change, 1)):
@@ -103,8 +103,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
 def test_no_number_where_it_would_not_be_exact(case: str) -> None:
     f, change, why = REFUSED[case]
     p = nn.Parameter(torch.tensor([2.0, 0.5]))
-    with diagnose(whatif={"change": change}) as d:
-        f(p * 1).sum().backward()
+    d = diagnosed(lambda: f(p * 1).sum(), whatif={"change": change})
     assert p.grad is not None
     assert not d.whatif.get("change")
     assert why in d.inexact["change"][0]

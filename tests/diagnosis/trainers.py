@@ -59,14 +59,16 @@ def steps(
     loss: Callable[[], Tensor],
     count: int = STEPS,
     optimizer: torch.optim.Optimizer | None = None,
+    after: Callable[[], object] = lambda: None,
 ) -> Diagnosis:
-    """The loop that everybody writes."""
+    """The loop that everybody writes. after: is called after each step."""
     optimizer = optimizer or torch.optim.Adam(net.parameters(), 1e-3)
     with diagnose(net) as d:
         for _ in range(count):
             optimizer.zero_grad()
             loss().backward()
             optimizer.step()
+            after()
     return d
 
 

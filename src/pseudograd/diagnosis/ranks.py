@@ -70,10 +70,7 @@ def forget(target: Path) -> None:
 
 @contextlib.contextmanager
 def gather_parts(target: Path, run: Run) -> Iterator[tuple[Sequence[Part], Sequence[Part]] | None]:
-    """The parts of all ranks that have ended, seen and unseen: the body of the context writes them to the file.
-
-    None if another rank has done that already.
-    """
+    """The seen and the unseen parts of all ranks that have ended, for the body to write; None if another rank has written them."""
     own_rank = rank()
     if own_rank is None:
         yield run.parts, run.unseen

@@ -12,8 +12,7 @@ from .records import Finding
 
 _MOST_LINES = 4  # lines that get a training of their own: those with the largest shares
 _LEAST_STEPS, _LEAST_LAST_STEPS = 8, 3
-# Two losses are apart if their distance exceeds these multiples of the smaller loss, of the largest loss, and of the distance that two
-# equal runs have.
+# Two losses are apart if their distance exceeds these multiples of the smaller one, of the largest loss, and of that of two equal runs.
 _OF_SMALLER, _OF_LARGEST, _OF_NOISE = 0.01, 0.001, 10.0
 Pin = tuple[str, str | float]  # the argument of pin_edge, and its value
 
@@ -74,10 +73,7 @@ def _losses_of(run: Run, steps: int) -> tuple[list[float], str]:
 def compare_losses(
     own: Sequence[float], again: Sequence[float], other: Sequence[float], pin: str
 ) -> tuple[bool | None, str]:
-    """Does the training end with other losses under the pin (None: not clear), and a clause with the numbers.
-
-    own, again, other: the losses of the run, of a second run as it is, and of the run under the pin.
-    """
+    """Does the training end with other losses under the pin (None: not clear), and a clause. again: the losses of a second run as it is."""
     count = max(_LEAST_LAST_STEPS, len(own) // 4)
     ends = list(zip(own[-count:], other[-count:], strict=True))
     noise = max(map(_distance, own[-count:], again[-count:]))

@@ -58,9 +58,6 @@ class Marks:
     def __init__(self) -> None:
         self.all: dict[int, tuple[weakref.ref[Tensor], int]] = {}
 
-    def __len__(self) -> int:
-        return len(self.all)
-
     def get(self, tensor: Tensor) -> int:
         known = self.all.get(id(tensor))
         return known[1] if known is not None and known[0]() is tensor else 0

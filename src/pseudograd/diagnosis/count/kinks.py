@@ -159,10 +159,7 @@ def _noted_kink(node: GraphNode, noted: Tie | Tensor) -> KinkNode:
 
 
 def _pool_kink(node: GraphNode) -> KinkNode | None:
-    """The other convention gives the gradient to the last of equal entries, which is the first in the mirrored pool.
-
-    None in ceil mode, where windows reach over the end.
-    """
+    """The last of equal entries is the first in the mirrored pool. None in ceil mode, where windows reach over the end."""
     x, first = saved(node, "self").detach(), saved(node, "result1")
     size, step, pad, spread = (_pair(saved(node, name)) for name in ("kernel_size", "stride", "padding", "dilation"))
     if saved(node, "ceil_mode") or not x.numel():

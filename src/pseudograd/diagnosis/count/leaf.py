@@ -23,7 +23,7 @@ from ...torch_table.private import (
     local,
 )
 from .names import Names
-from .norms import Sizes
+from .norms import Sizes, is_power_of_two
 
 # A mask costs a byte for each entry, so in a tensor with more entries each row counts as one entry.
 _ENTRIES_BY_ROW = 2**22
@@ -69,8 +69,8 @@ class Entries:
             self._begin(grad)
         elif mask.shape == grad.shape or mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):
             mask |= _nonzero(grad)
-            is_power_of_two = not self.looks & (self.looks - 1)  # to read the mask costs as much as to update it
-            if is_power_of_two and mask.is_cpu and bool(mask.all()):
+            # To read the mask costs as much as to update it.
+            if is_power_of_two(self.looks) and mask.is_cpu and bool(mask.all()):
                 self.drop()
         else:  # the shape changed, so the mask says nothing any more
             self.drop()

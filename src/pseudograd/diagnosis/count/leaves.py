@@ -18,7 +18,7 @@ from ...listen.nodes import Edges, GraphNode
 from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
 from .leaf import Entries, Leaf, is_recorded
 from .names import Names, tops_of, unwrapped
-from .norms import Sizes
+from .norms import Sizes, is_power_of_two
 
 if TYPE_CHECKING:
     from .on_device import Ledger
@@ -33,10 +33,6 @@ _TABLE_NODES = frozenset(f"{name}Backward0" for name in _TABLES.split())
 _PARTS = "Select Slice MaskedSelect Diagonal Triu Tril Topk Max Min Kthvalue Median Amax Amin MaxPool2DWithIndices"
 LOOKUPS = _TABLE_NODES | {f"{name}Backward0" for name in _PARTS.split()}
 _FUNCTION_NODE: type = torch.autograd.function.BackwardCFunction
-
-
-def _nothing() -> None:
-    return None
 
 
 @harmless("a parameter that is gone")
@@ -136,11 +132,11 @@ class Leaves:
 
     def name_new(self, backwards: int) -> None:
         """Search for names while modules and variables are alive. Ever less often, because the search reads all objects of Python."""
-        is_power_of_two = not backwards & (backwards - 1)
-        if self._without_variable and (is_power_of_two or self._searches < _SEARCHES_OF_EACH_STEP):
+        is_due = is_power_of_two(backwards)
+        if self._without_variable and (is_due or self._searches < _SEARCHES_OF_EACH_STEP):
             self._searches += 1
             self.name_by_variables(depth=2)
-        if self._has_new_parameters and is_power_of_two:
+        if self._has_new_parameters and is_due:
             self._has_new_parameters = False
             self.name_all()
 
@@ -166,7 +162,7 @@ class Leaves:
         must_read: read now which entries on a device had a gradient. Otherwise that is read in ever fewer passes.
         """
         self.backwards = number
-        if must_read or not number & (number - 1):
+        if must_read or is_power_of_two(number):
             self._read_devices()
         if self._followed < len(self.all):
             self._looked_at += [leaf for leaf in self.all[self._followed :] if leaf.is_parameter]
@@ -253,7 +249,7 @@ class Leaves:
         known = [(bit, self.all[bit], tensor) for tensor in tensors if (bit := self._bit_of(tensor)) is not None]
         for _, leaf, tensor in known:
             del self._bits[id(tensor)]
-            leaf.tensor = _nothing
+            leaf.tensor = lambda: None
 
         def take_again() -> None:
             for bit, leaf, tensor in known:

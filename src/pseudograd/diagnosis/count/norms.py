@@ -52,6 +52,11 @@ class Series(Generic[Value]):
         self._count += 1
 
 
+def is_power_of_two(count: int) -> bool:
+    """Something costly is done only at these counts, so ever less often."""
+    return not count & (count - 1)
+
+
 def numbers_of(series: Series[float] | Series[float | Tensor]) -> Steps:
     """The numbers by step. Waits for the device."""
     return tuple((step, float(value)) for step, value in series.steps)

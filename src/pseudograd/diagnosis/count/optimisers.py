@@ -32,7 +32,7 @@ from ...torch_table.private import (
 from ...torch_table.records import Arguments, Keywords
 from .leaf import Leaf, has_numbers, is_recorded, moves
 from .leaves import Leaves
-from .norms import are_plain, is_zero
+from .norms import are_plain, is_power_of_two, is_zero
 
 if TYPE_CHECKING:
     from .nonfinite import Nonfinite
@@ -205,8 +205,8 @@ class Optimisers:
 
     def look_at_unheld(self, is_last: bool) -> None:
         """Look at leaves with a gradient that no optimiser holds: at new ones in each step, at all in ever fewer steps and at the end."""
-        leaves, is_power_of_two = self._leaves.all, not self._steps & (self._steps - 1)
-        new, self._seen = leaves[0 if is_last or is_power_of_two else self._seen :], len(leaves)
+        leaves, looks_at_all = self._leaves.all, is_power_of_two(self._steps)
+        new, self._seen = leaves[0 if is_last or looks_at_all else self._seen :], len(leaves)
         others = [leaf for leaf in new if leaf.gradients and not leaf.is_in_optimizer]
         others = [leaf for leaf in others if leaf.is_parameter or leaf.place]
         if not others or not self.have_stepped:
@@ -216,7 +216,7 @@ class Optimisers:
         self.unheld = self.unheld or Unheld()
         with quietly():
             self.unheld.look(others)
-            if is_last or (is_power_of_two and self._steps > 1):
+            if is_last or (looks_at_all and self._steps > 1):
                 optimizers = {key for key, record in self._records.items() if record.optimizer() is not None}
                 self.unheld.search(others, optimizers, self._leaves.names.owner_of)
                 for key, record in self._records.items():
@@ -258,7 +258,7 @@ class Optimisers:
         for leaf in record.pending:
             _look_at_grad(leaf, has_closure)
         self.missed = [leaf for leaf in record.pending if leaf.step_missed_gradient is True and leaf.taken_at is None]
-        if not record.steps & (record.steps - 1):  # at powers of two, because a device has to be waited for
+        if is_power_of_two(record.steps):  # because a device has to be waited for
             _settle(record.pending)
             record.pending = [leaf for leaf in record.pending if leaf.step_saw_gradient is not True]
 

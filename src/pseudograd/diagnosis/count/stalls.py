@@ -30,6 +30,7 @@ from .norms import (
     add_decay,
     are_plain,
     expected_step,
+    is_power_of_two,
     is_zero,
     keeps_rest,
     number_of,
@@ -215,7 +216,7 @@ class Batch:
 
     def is_due(self, step: int) -> bool:
         """Is this step looked at? In full precision, where rounding rarely swallows a step, only powers of two are."""
-        return self.is_half or _is_power_of_two(step)
+        return self.is_half or is_power_of_two(step)
 
     def follow_rate(self, group: Group) -> None:
         """Count only steps near the highest rate: when the rate falls, rounding swallows steps of a good training, too.
@@ -292,7 +293,7 @@ class Batch:
         if isinstance(rate, float) and isinstance(decay, float) and decay:  # weight decay alone is no move
             stays |= now == samples.before * (1 - rate * decay)
         is_undecided = self.is_half and step < _STEPS_MEASURED and self._is_undecided
-        if not self._sizes_are_known or _is_power_of_two(step) or is_undecided:
+        if not self._sizes_are_known or is_power_of_two(step) or is_undecided:
             self._measure(tensors, group, [states.get(tensor) or {} for tensor in tensors])
             self._compare(now, stays, group)
         # Something else holds an entry that stays although its step is larger than the distance to the next number, or that stays at 0.
@@ -342,10 +343,6 @@ class Batch:
         for parameter in self.parameters:
             parameter.steps += self.uncounted_steps
         self.uncounted_steps = 0
-
-
-def _is_power_of_two(step: int) -> bool:
-    return not step & (step - 1)
 
 
 # --- all optimisers ---------------------------------------------------------------------------------------------------

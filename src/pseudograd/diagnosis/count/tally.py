@@ -40,6 +40,7 @@ from .grads import (
 )
 from .leaf import is_recorded
 from .leaves import Leaves
+from .norms import is_power_of_two
 
 if TYPE_CHECKING:
     from .on_device import Rows
@@ -205,7 +206,7 @@ class Tally:
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
             low, *high = saved.inputs[1:] or (None,)
             self.is_hinge = isinstance(low, (int, float)) and 0 <= low <= _FLOOR and high in ([], [None])
-            if node is not None and not is_slice and not self.calls & (self.calls - 1):
+            if node is not None and not is_slice and is_power_of_two(self.calls):
                 self._look_behind(node, saved, leaving, arriving)
         return True
 

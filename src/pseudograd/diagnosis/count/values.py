@@ -15,7 +15,7 @@ from ...rule import BOUNDED, PRIMITIVES
 from ...torch_table.forms import edge_family
 from ...torch_table.private import physical
 from ...torch_table.records import Arguments, Keywords, Spelling
-from .grads import are_readable
+from .grads import Bound, are_readable
 from .influence import Followed, Influence
 from .leaves import Leaves
 from .norms import Number
@@ -24,8 +24,6 @@ from .tally import note_slice
 _STEPS_OF_WIND_UP = 10
 _CLAMPS = ("clamp", "relu")
 _MOST_UNREAD = 512  # steps whose distances may lie unread on a device
-
-Bound = float | Tensor | None
 
 
 class Values(Followed):

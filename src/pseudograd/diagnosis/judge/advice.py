@@ -35,8 +35,7 @@ _LONGEST = 80  # characters of an expression in a line to paste
 def override(site: Site, rule: str, brings: str = "") -> str:
     """The line that gives this call the rule. brings: a clause about the effect.
 
-    The line names the call by its source, because the edit moves the call to another line. If the source occurs elsewhere in the file, it
-    names the call by its line.
+    It names the call by its source if that occurs only once in the file, because the edit moves the call to another line.
     """
     if site.where == "?":
         return _UNKNOWN_LINE

@@ -22,11 +22,10 @@ _PINNED_BY_ERA = ("clamp", "fmax", "fmin", "quantile")
 
 
 def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
-    """How much the convention at a line matters; "" if its share never reached a tenth.
+    """How much the convention at a line matters; "" if its share never reached a tenth. "unknown": there were too few steps.
 
     "decides": the share stays high in the update, or on a parameter that does not move; or a parameter would not begin to move under the
-    other convention. One training does not prove it. "falls": the share was high and no longer is. "some": it is between these two.
-    "unknown": there were too few steps.
+    other convention. One training does not prove it. "falls": the share was high and no longer is. "some": between these two.
     """
     if max(record.peak for record in (line, *parameters)) < HIGH_SHARE:
         return ""

@@ -32,9 +32,7 @@ def passing_era(site: Site) -> str:
 
 
 def is_cut_behind(site: Site, evidence: Evidence) -> bool:
-    """Would no leaf get more under another era? So it is if an op behind this one cuts what passes here, or if no leaf got a gradient
-    although no era passes more than this torch.
-    """
+    """Would no leaf get more under any era? An op behind cuts what passes here, or no leaf got any although no era passes more."""
     leaves = evidence.leaves.named(site.upstream)
     passes_most = 0 < site.eras.get(installed_era(), 0) == max(site.eras.values())
     gains_nothing = passes_most or step_behind(site, evidence) is not None

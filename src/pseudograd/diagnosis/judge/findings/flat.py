@@ -106,10 +106,8 @@ def _explain_stale(call: Point, losses: Losses) -> tuple[str, str]:
 
 
 def _find_classes(values: Sequence[float], evidence: Evidence) -> tuple[int, int]:
-    """The number of classes whose logarithm the last losses are, and how many last losses these are; (0, 0) if there is none.
-
-    Candidates are 2 and the number of rows of every weight.
-    """
+    """The number of classes whose logarithm the last losses are, and how many last losses these are; (0, 0) if there is none."""
+    # Candidates: 2, and the rows of each weight.
     rows = {2, *(leaf.shape[0] for _, leaf in evidence.leaves if leaf.is_parameter and len(leaf.shape) > 1)}
     for classes in sorted(rows - {0, 1}):
         are_near = [abs(value / math.log(classes) - 1) < _NEARNESS for value in reversed(values)]
