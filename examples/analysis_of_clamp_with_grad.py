@@ -1,10 +1,10 @@
 # %% [markdown]
 # # What `clamp_with_grad` does, and what the proposed fix does
 #
-# `torch.clamp` has no gradient outside its range, so a descent step never moves what has left it. Notebooks that
-# generate images from CLIP scores therefore use `clamp_with_grad`, which keeps part of the gradient. "An analysis of
-# clamp_with_grad" (J. Halliwell, 2022) drew that gradient, found a side where it is still zero, and proposed a
-# variant without one.
+# `torch.clamp` has no gradient outside its range, so a descent step never moves a value that has left it. Notebooks
+# that generate images from CLIP scores therefore use `clamp_with_grad`, which keeps part of the gradient. "An analysis
+# of clamp_with_grad" (J. Halliwell, 2022) drew this gradient, found a side where it is still zero, and proposed a
+# variant that is zero on no side.
 #
 # This notebook draws the same pictures and checks each claim. Every number in the text is computed and asserted below
 # it.
@@ -29,9 +29,8 @@ print("torch", ".".join(torch.__version__.split(".")[:2]))
 # is a curve whose slope we know: `sin(5x)` has the slope `5 cos(5x)`, by the chain rule.
 #
 # The original notebook drew `sin(5x)` next to a curve labelled `dsin(x)/dx`. What it computed was the slope of `sin`
-# *at the points* `5x`, which is `cos(5x)`. That is a correct derivative of something else: it misses the factor 5, so
-# a reader who compares the two curves finds a slope that is five times too flat. In the picture it is the slope of the
-# dashed curve, which is a fifth as high.
+# *at the points* `5x`, which is `cos(5x)`. This is the slope of another curve, `sin(5x) / 5`, dashed in the picture:
+# it misses the factor 5.
 #
 # `pg.plot` draws the function above and its gradient below, on the same `x`.
 
@@ -129,11 +128,11 @@ print(f"x < -1: dL/dx is {found[left].unique().item():.4f} everywhere; a step al
 print(f"x >  1: dL/dx is {found[right].abs().max().item():.4f} everywhere")
 
 # %% [markdown]
-# **Where is it zero?** The article finds it zero for negative values. Read as negative `x`, that is the wrong way
-# round: here it is zero for `x > 1` and alive for `x < -1`. Nor does it depend on the side alone. `dL/dy` is `-pi` at
-# both bounds, and a descent step against `-pi` goes right: inward from the left, outward from the right. So the right
-# side is blocked. The condition is the sign of `grad * (x - y)`: negative means blocked. With `y ** 2` as the loss no
-# point outside is blocked, because both sides are pulled inward.
+# **Where is it zero?** The article finds it zero for negative values. If this means negative `x`, it is the other way
+# round: here it is zero for `x > 1` and not for `x < -1`. The side alone does not decide. `dL/dy` is `-pi` at both
+# bounds, and a descent step against `-pi` goes right: inward from the left, outward from the right. So the right side
+# is blocked. The condition is the sign of `grad * (x - y)`: negative means blocked. With `y ** 2` as the loss no point
+# outside is blocked, because both sides are pulled inward.
 
 # %%
 for name, loss in (("sin(pi y) + 1", sine_loss), ("y ** 2", square_loss)):
@@ -150,7 +149,7 @@ for name, loss in (("sin(pi y) + 1", sine_loss), ("y ** 2", square_loss)):
 # ## `clamp_with_grad_proposed`
 #
 # The article's variant, the rule `sign` here, replaces the gradient outside by the direction back to the range: -1 on
-# the left, +1 on the right, whatever the loss says. It is never zero outside. (The article as published stops with a
+# the left, +1 on the right, whatever the loss is. It is never zero outside. (The article as published stops with a
 # `NameError` at this point: it names the class `ClampWithGradProposed` and then uses `ClampWithGrad2`, the name the
 # earlier notebook gave it. Both names work here.)
 
@@ -174,8 +173,8 @@ assert torch.equal(flat[left | right], found[left | right])
 print("the same for 1000 times the loss, and for 0 times the loss")
 
 # %% [markdown]
-# The other loss, `y ** 2`, pulls inward on both sides. Now `clamp_with_grad` is alive on both, with the size of the
-# gradient that arrives, 2, and the variant is alive on both with size 1.
+# The other loss, `y ** 2`, pulls inward on both sides. Now `clamp_with_grad` passes a gradient on both, with the size
+# of the one that arrives, 2; the variant has size 1 on both.
 
 # %%
 drawn = pg.plot(CLAMPS, -1, 1, loss=square_loss, panels="rules")
@@ -191,7 +190,7 @@ print("y ** 2:  inward -2 left and +2 right;  sign -1 left and +1 right")
 # ## The two factors
 #
 # For a true gradient, `dL/dx` is the product of `dL/dclamp` and `dclamp/dx`. First factor: the slope of the loss at
-# the clamped value. It does not depend on the rule. In this picture alone `x` is the clamped value, and `dL/dx` therefore
+# the clamped value. It does not depend on the rule. In this picture only, `x` is the clamped value, so `dL/dx` is
 # `dL/dclamp`.
 
 # %%
@@ -201,10 +200,10 @@ assert torch.allclose(pg.gradient(sine_loss, y), pi * torch.cos(pi * y))
 assert torch.equal(pg.gradient(square_loss, y), 2 * y)
 
 # %% [markdown]
-# Second factor: what becomes of `grad`. One curve is not enough for it, since the two pseudo-gradients look at `grad`
-# before they answer. So each panel shows what `grad = +1` (solid) and `grad = -1` (dashed) turn into. For the clamp
-# the two are mirror images, which makes it a factor: `dclamp/dx` is 1 inside and 0 outside. For the others they are
-# not, so no factor `dclamp/dx` exists outside, and gradients of two losses do not add up there.
+# Second factor: what becomes of `grad`. One curve is not enough, since the two pseudo-gradients depend on the sign of
+# `grad`. So each panel shows what `grad = +1` (solid) and `grad = -1` (dashed) turn into. For the clamp the two are
+# mirror images, which makes it a factor: `dclamp/dx` is 1 inside and 0 outside. For the others they are not, so no
+# factor `dclamp/dx` exists outside, and gradients of two losses do not add up there.
 
 # %%
 drawn = pg.plot(CLAMPS, -1, 1, panels="rules")
@@ -265,8 +264,8 @@ for optimiser, options in SETTINGS:
 # `clamp_with_grad`, the variant and plain straight-through (`identity`) all bring 250 of 400 to the minimum, under
 # every setting; the true gradient brings 150. The variant adds nothing to that count, because the loss has a second
 # place to stop: between 0.5 and 1 it falls to the right, so `x = 1` is a local minimum of the bounded problem, with
-# loss 1. A start on that side belongs there. Standing still at the right bound is correct, and what `clamp_with_grad`
-# does.
+# loss 1. A start on that side belongs there. Standing still at the right bound is correct, and `clamp_with_grad` does
+# it.
 #
 # What differs is how the others treat those 150 starts. `identity` lets them drift away for as long as the run lasts
 # (all but 0.5 itself, which sits on the top of the loss). `zero` and `inward` overshoot the bound by one step at
@@ -318,9 +317,9 @@ ax.plot(resting, "-", color="#0072B2", label="inward")
 legend = figure.legend(loc="outside lower center", ncols=3, frameon=False)
 
 # %% [markdown]
-# The cycle costs loss, the more the larger the learning rate; and left-hand starts are slower, because the step
-# outside has size 1 instead of `pi`. The variant has its place, with few far parameters and a loss of size one, but
-# it is no repair of `clamp_with_grad`.
+# The cycle raises the loss, more so with a larger learning rate. Starts on the left are slower, because the step
+# outside has size 1 instead of `pi`. The variant is useful for few far parameters and a loss of size one, but it does
+# not repair `clamp_with_grad`.
 
 # %%
 for lr in (0.01, 0.1):
@@ -345,8 +344,8 @@ assert needed["inward"] < needed["sign"]
 #
 # A clamp has no derivative at `x = -1` and `x = 1`: any value between 0 and the incoming gradient is a fair choice.
 # With numbers as bounds, torch up to 2.13 passes the gradient there, and torch from 2.14 blocks it. The original grid
-# hides this at -1, which it misses by 6e-8. A bounded parameter often sits exactly at its bound, so the choice
-# decides whether it ever moves. `edge=` says it, on any torch.
+# hides this at -1, which it misses by 6e-8. A bounded parameter is often exactly at its bound, so the choice decides
+# whether it ever moves. `edge=` makes this choice, on any torch.
 
 # %%
 at_bounds = torch.tensor([-1.0, 1.0])
@@ -374,9 +373,9 @@ drawn = pg.plot(["zero/closed", "zero/open"], -1, 1, loss=sine_loss, panels="rul
 # %% [markdown]
 # ## A product is not a comparison
 #
-# The popular code multiplies: `grad` times whether `grad * (x - y)` is at least zero. Two things go wrong. An
-# infinite gradient that should be blocked meets `inf * 0`, which is NaN; inside the range it meets NaN in the test.
-# And a small product underflows to zero in float16, so the test says yes and the gradient passes outward.
+# The popular code multiplies: `grad` times whether `grad * (x - y)` is at least zero. Two things go wrong. An infinite
+# gradient that should be blocked becomes `inf * 0`, which is NaN; inside the range the test itself is NaN. And a small
+# product underflows to zero in float16, so the test says yes and the gradient passes outward.
 
 
 # %%

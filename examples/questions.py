@@ -3,7 +3,7 @@
 #
 # The questions come from forum threads, a Q&A site and an article. Each gets a short answer and a few lines of code
 # that assert what they print, so this page is also a test. Where torch's own clamp changed between versions, the code
-# shows the explicit rule of both eras, and prints what the installed torch does without expecting either.
+# shows the rule of both eras, and prints what the installed torch does without asserting it.
 #
 # Words: `x` is the input, `y` the output, `grad` is `dL/dy`, and `grad_x` is `dL/dx`.
 
@@ -61,9 +61,9 @@ assert torch.allclose(x.grad, 10 * torch.exp(x))
 # the first gradient is taken with `create_graph=True`. `Exp` keeps its output, which autograd knows as its own, so its
 # second and third derivative are the exponential, too.
 #
-# It goes wrong without a word if `backward` uses a value that autograd does not know, such as a number or a tensor that
-# was computed in `forward` and put on `ctx`: then that value counts as a constant. Below, the slope of `x ** 3` is kept
-# ready-made. The first derivative is right, and the second one is not there. `gradgradcheck` notices.
+# The second derivative is wrong, without a message, if `backward` uses a value that autograd does not know, such as a
+# number or a tensor that `forward` computed and put on `ctx`: such a value counts as a constant. Below, `forward`
+# stores the slope of `x ** 3`. The first derivative is right, the second one is missing. `gradgradcheck` notices this.
 
 
 # %%
@@ -118,10 +118,9 @@ assert noticed
 # %% [markdown]
 # ## What does `ReplaceGrad` do?
 #
-# `replace_grad(a, b)` has the value of `a`, and sends all of the gradient to `b`. It glues the forward pass of one
-# computation to the backward pass of another, which is how a step without a useful derivative, such as rounding or
-# picking a codebook entry, is put into a model that trains. If `b` is smaller and broadcasts, its gradient is summed
-# to its shape.
+# `replace_grad(a, b)` has the value of `a`, and sends all of the gradient to `b`. It joins the forward pass of one
+# computation to the backward pass of another. So a model can train through a step without a useful derivative, such as
+# rounding or picking a codebook entry. If `b` is smaller and broadcasts, its gradient is summed to its shape.
 
 # %%
 hard, soft = leaf(0.0, 1.0, 1.0), leaf(0.2, 0.7, 0.9)
@@ -138,7 +137,7 @@ print("b of shape (1, 4) under a of shape (3, 4):", row.grad.tolist())
 assert row.grad.tolist() == [[3, 3, 3, 3]]
 
 # %% [markdown]
-# Its common use is a hard step with a soft gradient. `pg.straight_through` builds that from two functions.
+# Its common use is a hard step with a soft gradient. `pg.straight_through` builds such a step from two functions.
 
 # %%
 step = pg.straight_through(lambda x: (x > 0).float(), torch.sigmoid)
@@ -153,7 +152,7 @@ assert torch.allclose(x.grad, slope_of_sigmoid)
 # %% [markdown]
 # ## What does the `backward` of `ClampWithGrad` do to `grad_in`?
 #
-# It returns it unchanged or not at all. Inside the range everything passes. Outside, `grad` passes if a descent step
+# It returns `grad_in` unchanged, or 0. Inside the range everything passes. Outside, `grad` passes if a descent step
 # along it would move `x` back towards the range, and becomes 0 if the step would lead further out. (`grad_in` is a
 # misleading name: it is the gradient of the *output*, and what is returned is the gradient of the input.)
 
@@ -171,8 +170,8 @@ assert pushed_up == [-1, -1, 0]
 # ## Why does it return `None, None`?
 #
 # `backward` must return one gradient for each argument of `forward`, in the same order. The two bounds are plain
-# numbers, which can have none, and `None` says so. With the wrong count torch raises. If the bounds are tensors that
-# should learn, they do have a gradient: that of the elements they replaced. `pg.clamp` returns it.
+# numbers, which have no gradient, and `None` says so. With the wrong number of gradients torch raises an error. Bounds
+# that are tensors and learn have a gradient: that of the elements that they replaced. `pg.clamp` returns it.
 
 
 # %%
@@ -213,10 +212,10 @@ assert high.grad.tolist() == [1]
 # %% [markdown]
 # ## Is `ctx` like `self`?
 #
-# Partly: it is where `forward` leaves what `backward` needs. But it belongs to one call, not to the function, so two
-# calls have two of them, and it is the very node of the graph that the result carries as `grad_fn`. Tensors belong
-# into `ctx.save_for_backward`, which notices when one was changed in place before `backward`; numbers and shapes can
-# be plain attributes.
+# Partly: `forward` leaves there what `backward` needs. But `ctx` belongs to one call, not to the function: two calls
+# have two of them. It is the node of the graph that the result has as `grad_fn`. Tensors belong into
+# `ctx.save_for_backward`, which notices if one was changed in place before `backward`; numbers and shapes can be plain
+# attributes.
 
 
 # %%
@@ -257,8 +256,8 @@ assert "modified by an inplace operation" in message
 # %% [markdown]
 # ## Is `grad_out` what `forward` returned?
 #
-# No. `forward` returned `y`; `grad_out` is `dL/dy`, how much the loss changes with `y`. Autograd computes it from
-# what happens to `y` afterwards and hands it in. It has the shape of `y`, and that is all they share.
+# No. `forward` returned `y`; `grad_out` is `dL/dy`, how much the loss changes with `y`. Autograd computes it from what
+# happens to `y` afterwards, and passes it to `backward`. The two have the same shape, and nothing else in common.
 
 # %%
 arrived = []
@@ -286,9 +285,8 @@ assert arrived == [[10, 10, 10]]
 # ## Is `ClampWithGrad` wrong?
 #
 # As a derivative, yes; but it is not meant to be one. A numeric derivative outside the range is 0, and
-# `ClampWithGradThatWorks` gives that. `ClampWithGrad` is a pseudo-gradient: a direction that brings back what left
-# the range, which the true gradient cannot. So descend with it if you know why, and do not expect a gradient check to
-# agree.
+# `ClampWithGradThatWorks` gives that. `ClampWithGrad` is a pseudo-gradient: a direction that brings back what left the
+# range, which the true gradient cannot. Use it if you want this, and do not expect `gradcheck` to pass.
 
 # %%
 x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0], dtype=torch.float64)
@@ -309,7 +307,7 @@ assert open_edge == [0, 0, 1, 0, 0]  # torch.clamp from torch 2.14
 assert with_grad == [0, 1, 1, 1, 1]
 
 # %% [markdown]
-# What it is for: an element that starts at 2 and should become 0.5.
+# An example: an element that starts at 2 and should become 0.5.
 
 # %%
 for rule in ("zero", "inward"):
@@ -436,8 +434,8 @@ for name, (activation, expected) in one_number.items():
 #
 # The chain rule multiplies the slopes along a path. A clamped element has slope 0, and no factor before or after it
 # can bring that product back. Below, `x = a * b` is clamped to `[1, 5]`, so `dL/da` is `1 * dy/dx * b`. The last
-# product is 8, above the range, and gets nothing. The first is exactly 1, at the bound: there the era of torch
-# decides, and the common reading that the slope is 1 if nothing was clamped takes a closed range for granted.
+# product is 8, above the range, so its gradient is 0. The first is exactly 1, at the bound: there the version of torch
+# decides. Up to 2.13 the slope is 1 wherever nothing was clamped; since 2.14 it is 0 at the bound.
 
 # %%
 a, b = torch.tensor([1.0, 2, 3, 4]), torch.tensor([1.0, 2, 1, 2])
@@ -478,8 +476,8 @@ assert of_sum == [1, 1, 1, 1]
 assert of_mean == [0.25, 0.25, 0.25, 0.25]
 
 # %% [markdown]
-# A sum is different: its branches get a gradient each. If the same value also reaches the loss on a way around the
-# clamp, that branch survives when the clamped one dies. If there is no such way, choose another rule.
+# In a sum, each branch gets a gradient of its own. If the value also reaches the loss by a path around the clamp, this
+# path has a gradient even when the clamped one has none. If there is no such path, choose another rule.
 
 # %%
 around = grad_of(lambda a: pg.clamp(a * b, 1, 5, rule="zero") + 0.5 * (a * b), a)
@@ -492,8 +490,8 @@ assert inward == [1, 2, 1, 2]
 # %% [markdown]
 # ## When is `.detach()` right?
 #
-# When no gradient should take that way at all: a target, a statistic, a frozen part. It cuts a whole branch, whatever
-# its values, where a clamp cuts single elements.
+# When no gradient should pass at all: for a target, a statistic, a frozen part. `.detach()` cuts a whole branch, a
+# clamp only single elements.
 
 # %%
 x = leaf(1.0, 3.0)

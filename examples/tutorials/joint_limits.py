@@ -59,6 +59,6 @@ plt.show()
 # %% [markdown]
 # All three joints start beyond their limits. torch.clamp passes no gradient there, so the arm never moves. `inward` brings each joint back.
 #
-# Here the joints are the parameters themselves. For parameters we advise to clip them after each step, as `pg.optim.project` does. Over 200
-# targets this was among the best methods, and [no rule was better](../which_rule.md). If a network computes the angles, they cannot be
-# clipped after the step. Then use a rule.
+# Here the joints are the parameters themselves. We advise to clip parameters after each step, as `pg.optim.project`
+# does. Over 200 targets this was among the best methods, and [no rule was better](../which_rule.md). If a network
+# computes the angles, they cannot be clipped after the step: use a rule.

@@ -50,5 +50,5 @@ print(comparison)
 assert comparison.verdict("triangle").verdict == "better"
 
 # %% [markdown]
-# Without a surrogate only the last layer trains. The report above also compares the surrogates with each other. Nine seeds cannot tell
-# small differences apart. In such a case the report says "not told apart".
+# Without a surrogate only the last layer trains. The report also compares the surrogates with each other. If nine
+# seeds cannot show a difference, it says "not told apart".

@@ -1,8 +1,9 @@
 # %% [markdown]
-# # Two-bit training: half of the weights stand on a bound
+# # Two-bit training: many weights are exactly at a bound
 #
-# A quantiser rounds weights to a few levels and clamps them to the first and the last level. Two bits have four levels. After rounding, a
-# large part of the weights is *exactly* the first or the last level. The gradient at the bound of the clamp decides this training.
+# A quantiser rounds weights to a few levels and clamps them to the first and the last level. Two bits have four
+# levels. After rounding, many weights are *exactly* at the first or the last level. The gradient at the bound of the
+# clamp decides this training.
 
 # %%
 import matplotlib.pyplot as plt
@@ -51,7 +52,8 @@ for name, curve in losses.items():
 assert losses["torch <= 2.13 (zero/closed)"][-1] < 0.5 * losses["torch >= 2.14 (zero/open)"][-1]
 
 # %% [markdown]
-# All forward passes are equal to the bit. Only the gradient exactly at a bound differs.
+# The three clamps return the same values, bit for bit. The first two differ only in the gradient exactly at a bound;
+# `inward` also passes gradients outside.
 
 # %%
 figure, axes = plt.subplots(figsize=(7, 3.2), layout="constrained")
