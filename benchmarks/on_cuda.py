@@ -205,15 +205,16 @@ def _cell(value: float, limit: float) -> str:
 def write(lines: list[str], others: list[str]) -> None:
     text = [
         "# Speed on CUDA\n",
-        f"Forward and backward on an {torch.cuda.get_device_name()} under torch {torch.__version__}, as multiples of the call beside it;",
-        "below some ten million elements the time is that of Python and of starting kernels. A bold figure is above what we aim at.",
+        f"The time of forward and backward on an {torch.cuda.get_device_name()} under torch {torch.__version__}, divided by that of",
+        "another call: `torch.clamp` for a clamp, `override` and a pin; torch's own op for an activation, `abs` and `fake_quantize`; the",
+        "two lines with `detach` that people write for steps and `round`; compiled code for compiled code. Below some ten million",
+        "elements the time is that of Python and of starting kernels. A bold figure is above our aim.",
         "`python benchmarks/on_cuda.py --write` measured this page.\n",
         f"| op, dtype | {' | '.join(f'{size:,}' for size in SIZES)} | aim up to 1e6, at 1e7, from 3e7 |",
         "|---|" + "---:|" * len(SIZES) + "---|",
         *lines,
-        "\nA clamp, `override` and a pin stand beside `torch.clamp`; an activation, `abs` and `fake_quantize` beside torch's own; steps",
-        "and `round` beside the two lines with `detach` that people write; compiled beside compiled.\n",
-        "| op, beside the same by hand | multiple | aim |",
+        "",
+        "| op | multiple of the same by hand | aim |",
         "|---|---:|---:|",
         *others,
     ]

@@ -190,13 +190,13 @@ def write(trainings: list[str], diagnoses: list[str]) -> None:
     text = [
         BEGIN,
         f"On an {torch.cuda.get_device_name()} under torch {torch.__version__}; six layers of width 768, 8 sequences of 512 tokens;",
-        "32 images of 96 x 96; AdamW. Few bits in place of the activation's input, and bits in place of relu6's. `override` sees every",
-        "call of torch, which a step that waits for Python pays for: the last column has an empty mode of functions. `convert` exchanges",
-        "the modules and sees nothing. `python benchmarks/steps_on_cuda.py --write` measured this.\n",
+        "32 images of 96 x 96; AdamW. gelu and silu keep few bits in place of their input, relu6 keeps bits. `convert` exchanges the",
+        "modules. `override` sees every call of torch, which costs time if the device waits for Python; the last column shows the cost of",
+        "an empty mode of functions. `python benchmarks/steps_on_cuda.py --write` measured this.\n",
         *HEADS[:2],
         *trainings,
         "\n## A diagnosed step\n",
-        f"From the step {BEGINNING + 1} on.\n",
+        f"Measured from step {BEGINNING + 1} on.\n",
         *HEADS[2:],
         *diagnoses,
     ]

@@ -32,14 +32,14 @@ def text(run: Run) -> str:
         *_answer(run),
         *_pictures(drawn, "speed.png"),
         "",
-        "A time is that of forward and backward together. *Two copies*, the unit: an `autograd.Function` that copies x on the way forward",
-        "and grad on the way back. `python benchmarks/speed.py` measures, `python benchmarks/report.py` writes this page, and the results",
-        f"file has all {len(run.cases)} cases ([how](../benchmarks/README.md)).",
+        "Every time is of forward and backward together. The unit is *two copies*: an `autograd.Function` that copies x in forward and",
+        "grad in backward. `python benchmarks/speed.py` measures, `python benchmarks/report.py` writes this page, and the results file",
+        f"has all {len(run.cases)} cases ([how](../benchmarks/README.md)).",
         *_below_two_copies(run),
         "",
         "## What is promised",
         "",
-        f"{_count_limits(run)} Each row shows, of all cases of one limit, the case that is closest to it or furthest beyond it.",
+        f"{_count_limits(run)} A row is one limit, with the case that is closest to the limit or furthest beyond it.",
         "",
         *_promises(run),
         *_pictures(drawn, "speed_cases.png"),
@@ -64,7 +64,7 @@ def _answer(run: Run) -> list[str]:
     shares = [f"{row['over']['native']:.2f} for {name}" for name, row in measured.items() if row is not None]
     if not shares:
         return []
-    return [f"`pg.clamp` takes this part of the time of torch.clamp, by the number of elements: {', '.join(shares)}."]
+    return [f"The time of `pg.clamp` divided by that of torch.clamp, by the number of elements: {', '.join(shares)}."]
 
 
 def _below_two_copies(run: Run) -> list[str]:
@@ -74,8 +74,8 @@ def _below_two_copies(run: Run) -> list[str]:
     if large is None or large["over"].get("floor", 1.0) >= 1 or not has_huge_pages:
         return []
     return [
-        f"At ten million elements `inward` takes {large['over']['floor']:.2f} of it: results of 2 to 128 MiB use",
-        "*huge pages*, which Linux gives faster than the pages of 4 KiB that the copies get ([memory](memory.md#kernels)).",
+        f"At ten million elements `inward` takes {large['over']['floor']:.2f} of two copies, because results of 2 to 128 MiB use",
+        "*huge pages*: Linux allocates these faster than the pages of 4 KiB that the copies get ([memory](memory.md#kernels)).",
     ]
 
 
@@ -136,8 +136,8 @@ def _times(run: Run) -> list[str]:
         "",
         "## How long?",
         "",
-        "Microseconds on one thread, and in brackets the multiple of two copies (of torch's own op where there are none). The picture has",
-        "other clamps.",
+        "Microseconds on one thread; in brackets, the multiple of two copies, or of torch's own op if the row has no two copies. The",
+        "picture has other clamps.",
         "",
         "| op | elements | two copies | torch's own | the usual code | pseudograd |",
         "|---|---:|---:|---:|---:|---:|",

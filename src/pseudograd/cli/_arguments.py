@@ -30,7 +30,7 @@ def add_import(command: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         action="append",
         default=[],
-        help="import this module first, as it registers rules of yours; may be repeated",
+        help="import this module first, because it registers your rules; may be repeated",
     )
 
 

@@ -40,7 +40,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add(
         "--side-by-side",
         action="store_true",
-        help="where a convention may decide the training, find out: run the program up to five more times, once as it is and once under "
+        help="find out whether a convention decides the training: run the program up to five more times, once as it is and once under "
         "the other convention at each such line",
     )
     add("--counts", action="store_true", help="count elements only: cheaper, but not by the sign of the gradient")

@@ -22,7 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_own_case(command)
     add("--rules", metavar="A,B", help="rules to choose from, written as for compare")
     add_import(command)
-    add("--budget", type=int, required=True, metavar="N", help="most whole runs that the search may take")
+    add("--budget", type=int, required=True, metavar="N", help="number of whole runs that the search may take")
     add("--steps", type=int, metavar="N", help="length of a whole run, if the function has an argument steps")
     add("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
 

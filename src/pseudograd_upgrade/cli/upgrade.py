@@ -22,7 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--from",
         dest="old",
         metavar="PY",
-        help="Python interpreter with the torch that you use now; this one beside --to torch==2.15.0",
+        help="Python interpreter with the torch that you use now (with --to torch==2.15.0, default: this one)",
     )
     add(
         "--to",
@@ -33,7 +33,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add(
         "--routes",
         metavar="ONE,OTHER",
-        help="compare two ways to run on one torch, that of --from or this one: eager,inductor, eager,aot_eager or cpu,cuda",
+        help="compare two ways to run on one torch (of --from, default: this one): eager,inductor, eager,aot_eager or cpu,cuda",
     )
     add("--seed", type=int, default=0, metavar="N", help="seed of random, numpy and torch (default: 0)")
     add("--steps", type=int, metavar="N", help="end each run after N backward passes")
