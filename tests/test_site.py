@@ -38,7 +38,7 @@ def docstrings() -> Any:
 def test_seven_parts_become_seven_fields(docstrings: Any) -> None:
     lines = inspect.cleandoc(pg.clamp.__doc__ or "").split("\n")
     text = "\n".join(docstrings.as_rst(lines))
-    assert text.startswith("Clamp ``x``; outside the bounds")
+    assert text.startswith("Clamp ``x``. Outside the bounds")
     assert re.findall(r"^:(\w+):", text, flags=re.M) == [
         "Forward",
         "Backward",
