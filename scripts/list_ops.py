@@ -95,7 +95,7 @@ def _parameters(signature: inspect.Signature) -> list[str]:
             texts.append("*")
         kind = parameter.annotation if parameter.annotation is not parameter.empty else type(parameter.default).__name__
         default = "" if parameter.default is parameter.empty else " = ..."
-        texts.append(f"{parameter.name}: {kind.replace('Parameter', 'float | Tensor')}{default}")
+        texts.append(f"{parameter.name}: {kind.replace('Value', 'float | Tensor')}{default}")
     return texts
 
 

@@ -16,8 +16,8 @@ from ..reference import bounds as reference
 from ..rule import BOUNDED, Adapter, Gradients, Pull, Rule, Wants
 from .shared_rules import UserFormula, widened
 
-Number = float | Tensor
-Bound = Number | None
+Value = float | Tensor
+Bound = Value | None
 EDGES = (*SHARES, "inward")
 DEFAULT_RULE = "inward"  # of clamp
 TRUE_RULE = "zero"  # torch's own, the default of relu and its like
@@ -75,7 +75,7 @@ def _product(factor: float, grad: Tensor) -> Tensor | float:
 
 
 def _elastic(
-    grad: Tensor, below: Tensor, above: Tensor, x: Tensor, y: Tensor, min: Number, max: Number, *, width: float
+    grad: Tensor, below: Tensor, above: Tensor, x: Tensor, y: Tensor, min: Value, max: Value, *, width: float
 ) -> Tensor:
     blocked = _blocked(grad, below, above)
     span = rounded(max - min, grad)
@@ -87,7 +87,7 @@ def _elastic(
     return torch.where(blocked, -torch.where(share > 0, grad, 0.0) * share, grad)
 
 
-def _inverting(grad: Tensor, below: Tensor, above: Tensor, x: Tensor, y: Tensor, min: Number, max: Number) -> Tensor:
+def _inverting(grad: Tensor, below: Tensor, above: Tensor, x: Tensor, y: Tensor, min: Value, max: Value) -> Tensor:
     span = rounded(max - min, grad)
     usable = (x == x) & _is_usable(span)
     room = torch.where(usable, torch.where(grad < 0, max - x, x - min), 0.0) / _or_one(span, _is_usable(span))
@@ -96,12 +96,12 @@ def _inverting(grad: Tensor, below: Tensor, above: Tensor, x: Tensor, y: Tensor,
     return torch.where(usable, scaled, _inward(grad, below, above))
 
 
-def _is_usable(span: Number) -> bool | Tensor:
+def _is_usable(span: Value) -> bool | Tensor:
     """Positive and finite? A bool for a number, a mask for a tensor."""
     return (span > 0) & (span < torch.inf)
 
 
-def _or_one(divisor: Number, usable: bool | Tensor) -> Number:
+def _or_one(divisor: Value, usable: bool | Tensor) -> Value:
     if isinstance(usable, Tensor):
         return torch.where(usable, divisor, 1.0)
     return divisor if usable else 1.0
@@ -110,7 +110,7 @@ def _or_one(divisor: Number, usable: bool | Tensor) -> Number:
 # --- the edge, and the gradient to the bounds -----------------------------------------------------------------------
 
 
-def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Number, Number]:
+def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Value, Value]:
     """(the gradient of x, the gradient of the bound) where x is at the edge."""
     if edge == "closed":
         return grad, 0.0

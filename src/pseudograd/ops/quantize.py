@@ -26,19 +26,18 @@ from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Adapter, EdgeAtBound, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
 from . import bound_rules
+from .bound_rules import Value
 from .samples import around
 from .shared_rules import widened
 
 __all__ = ["fake_quantize"]
 
-Parameter = float | Tensor
-
 
 @engine.unscriptable
 def fake_quantize(
     x: Tensor,
-    scale: Parameter,
-    zero_point: Parameter = 0,
+    scale: Value,
+    zero_point: Value = 0,
     quant_min: int = -128,
     quant_max: int = 127,
     *,
@@ -110,7 +109,7 @@ def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
         raise ValueError(must("fake_quantize", "quant_min", f"be below quant_max={quant_max}", quant_min))
 
 
-def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Parameter:
+def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Value:
     """Check a scale or zero point. Returns a number as it is, and a tensor in a shape that broadcasts with x along `axis`."""
     if not isinstance(value, Tensor):
         value = as_number(value)
@@ -152,7 +151,7 @@ def _single_scale(scale: float) -> tuple[float, float]:
 
 
 def _find_grid(
-    scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int
+    scale: Value, zero_point: Value, quant_min: int, quant_max: int
 ) -> tuple[float, float, float, float, float] | None:
     if isinstance(scale, Tensor) or isinstance(zero_point, Tensor) or max(-quant_min, quant_max) > _EXACT:
         return None
@@ -163,7 +162,7 @@ def _find_grid(
     return inverse, float(zero_point), float(quant_min), float(quant_max), scale
 
 
-def _grid(x: Tensor, scale: Parameter, zero_point: Parameter) -> tuple[Tensor, Tensor, Parameter, Parameter]:
+def _grid(x: Tensor, scale: Value, zero_point: Value) -> tuple[Tensor, Tensor, Value, Value]:
     """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them. A code of 0 may have either sign.
 
     The scale and its reciprocal are computed in float32 whatever x is, the rest in float32 or float64. Only a scale that is a float64
@@ -182,7 +181,7 @@ def _grid(x: Tensor, scale: Parameter, zero_point: Parameter) -> tuple[Tensor, T
     return position, code + zero if is_compiling() or isinstance(zero, Tensor) or zero else code, zero, scale
 
 
-def _forward(x: Tensor, scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int) -> Tensor:
+def _forward(x: Tensor, scale: Value, zero_point: Value, quant_min: int, quant_max: int) -> Tensor:
     _, code, zero, scale = _grid(x, scale, zero_point)
     if max(-quant_min, quant_max) > _EXACT:  # torch clamps and subtracts in integers
         code = code.double()
@@ -196,13 +195,13 @@ def _pull_on_grid(
     outside: Rule,
     grad: Tensor,
     x: Tensor,
-    scale: Parameter,
-    zero_point: Parameter,
+    scale: Value,
+    zero_point: Value,
     quant_min: int,
     quant_max: int,
     *,
     wants: Wants,
-    code_of: Callable[[Tensor, Parameter, Parameter], Tensor] | None = None,
+    code_of: Callable[[Tensor, Value, Value], Tensor] | None = None,
     **how: object,
 ) -> Gradients:
     """Apply the rule `outside` of clamp to the code before it is clamped to the grid.

@@ -75,7 +75,7 @@ def _slope_by_width(shape: SlopeOf) -> SlopeOf:
     return slope
 
 
-class Slope(Record):
+class Surrogate(Record):
     """of(x, scale, height): the slope. unit(bandwidth): the scale and height with which its area is 1, as `jumprelu` needs it.
     shape: as in `Curve`. top(scale, height): the slope at 0, which is the height of a `Curve`.
     """
@@ -90,12 +90,12 @@ class Slope(Record):
 
 
 SLOPES = {
-    "window": Slope(_window, "box", lambda bandwidth: (bandwidth / 2, 1 / bandwidth)),
-    "triangle": Slope(_slope_by_width(_triangle), "tent", lambda bandwidth: (bandwidth, 1 / bandwidth)),
-    "arctan": Slope(_slope_by_width(_arctan), "witch", top=lambda scale, height: height / scale),
-    "sigmoid": Slope(_slope_by_width(_sigmoid), "bump", top=lambda scale, height: 0.25 * height / scale),
-    "fast_sigmoid": Slope(_slope_by_width(_fast_sigmoid), "cusp", lambda bandwidth: (bandwidth, 0.5 / bandwidth)),
-    "gaussian": Slope(
+    "window": Surrogate(_window, "box", lambda bandwidth: (bandwidth / 2, 1 / bandwidth)),
+    "triangle": Surrogate(_slope_by_width(_triangle), "tent", lambda bandwidth: (bandwidth, 1 / bandwidth)),
+    "arctan": Surrogate(_slope_by_width(_arctan), "witch", top=lambda scale, height: height / scale),
+    "sigmoid": Surrogate(_slope_by_width(_sigmoid), "bump", top=lambda scale, height: 0.25 * height / scale),
+    "fast_sigmoid": Surrogate(_slope_by_width(_fast_sigmoid), "cusp", lambda bandwidth: (bandwidth, 0.5 / bandwidth)),
+    "gaussian": Surrogate(
         _slope_by_width(_gaussian), "normal", top=lambda scale, height: height / (scale * math.sqrt(2 * math.pi))
     ),
 }

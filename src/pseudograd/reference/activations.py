@@ -6,10 +6,8 @@
 import math
 from collections.abc import Callable
 
+from .bounds import Number, Round
 from .elementwise import _exp, _slope, _wide
-
-Number = float
-Round = Callable[[float], float]
 
 # By the number of bits: the ends of the intervals above 0, and the slope in each. The slope at -x is 1 minus the slope at x.
 _GELU = {

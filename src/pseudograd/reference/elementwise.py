@@ -9,9 +9,7 @@ import struct
 from collections.abc import Callable
 
 from . import bounds
-
-Number = float
-Round = Callable[[float], float]
+from .bounds import Number, Round
 
 
 def _single(value: float) -> float:

@@ -4,13 +4,11 @@
 """
 
 import math
-from collections.abc import Callable
 from typing import Any
 
+from .bounds import Number, Round
 from .elementwise import _exp, _wide
 
-Number = float
-Round = Callable[[float], float]
 _SHARES = {"closed": 1.0, "half": 0.5, "open": 0.0}
 
 

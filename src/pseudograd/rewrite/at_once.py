@@ -10,20 +10,18 @@ from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from .. import engine
 from ..arguments import has_negative_zero
 from ..formula import own
+from ..kernels.table import PLAIN
 from ..rule import Call, prepared, remember
 from ..torch_table.forms import KINKED
 from ..torch_table.private import node_number
 from ..torch_table.records import Arguments, Inputs, Keywords
 from .entered_contexts import Entered
 from .report import Log, Tallied
-
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 class Known(NamedTuple):
@@ -52,11 +50,9 @@ def run_known(mode: Entered, calls: dict[object, Known], args: Arguments, kwargs
         # The keys of the two usual forms are written out, because `_key_of` takes longer.
         if not kwargs and len(args) == 3:
             _, low, high = args
-            known = calls.get(
-                (x.dtype, Tensor if type(low) in _PLAIN else low, Tensor if type(high) in _PLAIN else high)
-            )
+            known = calls.get((x.dtype, Tensor if type(low) in PLAIN else low, Tensor if type(high) in PLAIN else high))
         elif not kwargs and len(args) == 2:
-            known = calls.get((x.dtype, Tensor if type(args[1]) in _PLAIN else args[1]))
+            known = calls.get((x.dtype, Tensor if type(args[1]) in PLAIN else args[1]))
         else:
             known = calls.get(_key_of(args, kwargs))
     except TypeError:  # an argument cannot be hashed
@@ -85,14 +81,14 @@ def _key_of(args: Arguments, kwargs: Keywords) -> tuple[object, ...]:
     """All tensors behind x have the same entry: `run` checks their dtypes and shapes."""
     key = [args[0].dtype]
     for value in args[1:]:
-        key.append(Tensor if type(value) in _PLAIN else value)
+        key.append(Tensor if type(value) in PLAIN else value)
     for name, value in kwargs.items():
-        key += (name, Tensor if type(value) in _PLAIN else value)
+        key += (name, Tensor if type(value) in PLAIN else value)
     return tuple(key)
 
 
 def _tensors(values: Iterable[object]) -> list[Tensor]:
-    return [value for value in values if isinstance(value, Tensor) and type(value) in _PLAIN]
+    return [value for value in values if isinstance(value, Tensor) and type(value) in PLAIN]
 
 
 def _note_first(log: Log, known: Known, caller: FrameType) -> None:

@@ -1,1 +1,1 @@
-"""What a command needs around the program that it runs: the process, signals, what is printed, files written whole."""
+"""What a command needs to run a program: its processes, signals and output, and files that are written whole."""

@@ -1,7 +1,7 @@
-"""A program that nobody edits, run by python itself.
+"""Run a program for a command, unedited and by python itself.
 
-The program is a process of its own, so it is what python makes of it, to the end. What a command does in it, and in every python process
-that it starts, begins in `process`; each writes a part, and the command reads them.
+The program runs in a process of its own, so it runs as without us. In it, and in every python process that it starts, `process` begins what
+the command wants to do there. Each of these processes writes a part of the answer, and the command reads the parts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SECONDS_TO_CLEAN_UP = 2.0  # for a program whose command was stopped
 
 
 def check(where: str, program: str, is_module: bool) -> None:
-    """Could python run it at all?"""
+    """Raise an error if python could not run the program."""
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise ValueError(
             f"{where}: python must not be run with -E, -I or -S, which keep its children from being followed. Leave it out."
@@ -40,27 +40,21 @@ def check(where: str, program: str, is_module: bool) -> None:
         if not (path.is_file() or (path / "__main__.py").is_file()):
             raise ValueError(must(where, "the script", "be a file", program))
         return
+    package = program.partition(".")[0]
     sys.path.insert(0, os.getcwd())
     try:
-        spec = importlib.util.find_spec(program.partition(".")[0])
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         spec = None
     finally:
         sys.path.remove(os.getcwd())
     if spec is None:
-        raise ValueError(
-            must(
-                where,
-                "the module",
-                "be one that python can run",
-                program,
-                f"No module named {program.partition('.')[0]}",
-            )
-        )
+        remedy = f"No module named {package}"
+        raise ValueError(must(where, "the module", "be one that python can run", program, remedy))
 
 
 class Enough(SystemExit):
-    """Raised inside a program to end it: enough was seen."""
+    """Raised inside a program to end it, because the command has seen enough."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -68,7 +62,7 @@ class Enough(SystemExit):
 
 @dataclass(frozen=True)
 class Part:
-    """What one process of the program had to say. rank: in its distributed job, if any."""
+    """What one process of the program has reported. rank: in its distributed job, if there is one."""
 
     process: int
     rank: int | None
@@ -81,7 +75,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """unseen: processes that had something to say and ended without a word. errors: ours."""
+    """unseen: processes that had something to report, but ended before they wrote it. errors: ours, not those of the program."""
 
     status: int
     parts: tuple[Part, ...]
@@ -91,7 +85,7 @@ class Run:
     stderr: bytes = b""
 
     def last_lines(self, most: int) -> tuple[str, ...]:
-        """Of a quiet run: the last lines of its stderr, behind half as many of its stdout, where pytest tells what failed."""
+        """The last lines of the stderr of a quiet run. Before them half as many of its stdout, where pytest writes its failures."""
         out, err = (text.decode(errors="replace").rstrip().splitlines() for text in (self.stdout, self.stderr))
         return (*out[-(most // 2) :], *err[-most:])
 
@@ -117,11 +111,11 @@ def run(
         status, stdout, stderr = _process(command, environment, stdin, is_quiet, seconds)
         parts = [Part(**pickle.loads(file.read_bytes())) for file in _files(folder, "part")]
         marks = {file.stem: Part(**json.loads(file.read_text(encoding="utf-8"))) for file in _files(folder, "mark")}
-        said = {file.stem for file in _files(folder, "part")}
+        reported = {file.stem for file in _files(folder, "part")}
         return Run(
             status,
             tuple(sorted(parts, key=_order)),
-            tuple(sorted((mark for name, mark in marks.items() if name not in said), key=_order)),
+            tuple(sorted((mark for name, mark in marks.items() if name not in reported), key=_order)),
             tuple(file.read_text(encoding="utf-8") for file in _files(folder, "error")),
             stdout,
             stderr,
@@ -137,8 +131,8 @@ def _order(part: Part) -> tuple[object, ...]:
 
 
 @contextlib.contextmanager
-def _followed(job: Mapping[str, object], around: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
-    """A folder for the parts, and the environment in which python reports to it."""
+def _followed(job: Mapping[str, object], environment: Mapping[str, str]) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A folder for the parts, and the environment in which each python process writes its part there."""
     folder = Path(tempfile.mkdtemp(prefix="pseudograd-"))
     try:
         source = Path(__file__).resolve().parent
@@ -146,9 +140,9 @@ def _followed(job: Mapping[str, object], around: Mapping[str, str]) -> Iterator[
         shutil.copyfile(source.parents[1] / "import_hook.py", folder / "pseudograd_import_hook.py")
         (folder / "root.txt").write_text(str(source.parents[2]), encoding="utf-8")
         (folder / "job.json").write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
-        others = around.get("PYTHONPATH")
+        others = environment.get("PYTHONPATH")
         path = os.pathsep.join([str(folder), *([others] if others else [])])
-        yield folder, {**around, "PYTHONPATH": path}
+        yield folder, {**environment, "PYTHONPATH": path}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -160,13 +154,13 @@ def _process(
     is_quiet: bool,
     seconds: float | None = None,
 ) -> tuple[int, bytes, bytes]:
-    """Its exit status as a shell counts it, and what it printed to stdout and stderr where it is quiet."""
+    """Run the command. Returns the exit status as a shell has it, and the stdout and stderr of a quiet run."""
     sys.stdout.flush()
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)] if is_quiet else []
         silent: dict[str, Any] = dict(zip(("stdout", "stderr"), outputs, strict=False))
-        # What this process was handed by its shell, the program is handed, too.
+        # The program inherits the file descriptors that this process has from its shell.
         process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **silent)
         if not is_quiet:  # a quiet run is one of several, and has no report: a signal ends it with its command
             stack.enter_context(_signals_reach(process))
@@ -189,7 +183,7 @@ def _waited(process: subprocess.Popen[bytes], seconds: float | None) -> int:
             return process.wait(_PATIENCE)
         process.kill()
         return process.wait()
-    except BaseException:  # whatever takes this process away takes the program along
+    except BaseException:  # this process has to stop, so the program has to end, too
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_SECONDS_TO_CLEAN_UP)
@@ -200,7 +194,7 @@ def _waited(process: subprocess.Popen[bytes], seconds: float | None) -> int:
 
 @contextlib.contextmanager
 def _signals_reach(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """SIGTERM is passed on, and Ctrl-C where the terminal did not send it to both. This process stays: it has the report to write."""
+    """Pass SIGTERM on, and Ctrl-C unless the terminal sends it to both processes. This process goes on: it has to write the report."""
     timers: list[threading.Timer] = []
 
     def terminate(number: int, frame: object) -> None:
@@ -223,7 +217,7 @@ def _signals_reach(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def _is_in_front() -> bool:
-    """Does the terminal send Ctrl-C to this process and so to the program, which is of the same group?"""
+    """Does the terminal send Ctrl-C to this process and to the program, which is in the same group?"""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

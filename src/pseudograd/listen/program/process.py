@@ -1,6 +1,6 @@
-"""Inside each process of a program that a command follows: what begins when torch is there, and the part that is written at the end.
+"""Runs in each process of a program that a command follows: it begins when torch has been imported, and writes a part at the end.
 
-A part is written whole or not at all: at a normal end, at SIGTERM, at os._exit. A process that ends otherwise leaves its mark alone.
+A part is written whole or not at all: at a normal end, at SIGTERM and at os._exit. A process that ends in another way leaves only its mark.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from .files import write
 
 _PATIENCE = 10.0  # seconds: SIGTERM and os._exit do not wait longer for a device that hangs
 _DATA_WORKER = "torch.utils.data._utils.worker"
-
-
 Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Follower(Protocol):
-    """What a command does in a process: made by `begin(job, process)` of the module that the job names."""
+    """Does the work of a command in a process. `begin(job, process)` of the module that the job names makes it."""
 
     def content(self) -> object:
-        """What the part holds, of plain records; None where there is nothing to say."""
+        """The content of the part, made of plain records; None if there is nothing to report."""
 
     def forked(self) -> None:
-        """This process is a copy: what was seen so far is another's, and nothing is to be seen until `begin`."""
+        """Called in a process that was forked: forget what was seen, which belongs to the parent, and stop until the next `begin`."""
 
 
 class Process:
+    """One process of the program, and the files that it writes into the folder of the command."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.job: dict[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
@@ -56,7 +56,7 @@ class Process:
 
     @property
     def is_main(self) -> bool:
-        """Did the command itself start it?"""
+        """Did the command itself start this process?"""
         return os.getppid() == self.job["parent"]
 
     def begin(self) -> None:
@@ -66,13 +66,13 @@ class Process:
             self._note(error)
 
     def mark(self) -> None:
-        """There is something to say from here on."""
+        """Note that this process has something to report."""
         if not self._is_marked:
             self._is_marked = True
             self._store("mark", json.dumps(self._who()))
 
     def _who(self) -> dict[str, object]:
-        rank = _rank()  # at the end the job may have taken itself apart
+        rank = _rank()  # None at the end, if the program has left its distributed job
         self._rank = self._rank if rank is None else rank
         return {"process": os.getpid(), "is_main": self.is_main, "rank": self._rank}
 
@@ -88,7 +88,7 @@ class Process:
             self._note(error)
 
     def write_in_time(self) -> None:
-        """In a thread of its own: this one may hold a lock, and a device may hang."""
+        """Write in another thread and wait for a limited time: this thread may hold a lock, and a device may hang."""
         if self._is_marked and not self._is_written:
             with contextlib.suppress(RuntimeError):  # no thread starts while the interpreter ends
                 thread = threading.Thread(target=self.write, daemon=True)
@@ -102,10 +102,10 @@ class Process:
     def _note(self, error: Exception) -> None:
         self._store("error", f"{type(error).__name__}: {error}")
 
-    # --- processes that begin otherwise -------------------------------------------------------------------------------
+    # --- processes that begin in another way --------------------------------------------------------------------------
 
     def await_bootstrap(self) -> None:
-        """Until multiprocessing knows what this process is for: workers that load data are not followed."""
+        """Begin as soon as multiprocessing knows the task of this process, because workers that load data are not followed."""
         if self._awaits_bootstrap:
             return
         self._awaits_bootstrap = True
@@ -122,7 +122,7 @@ class Process:
         return bootstrap
 
     def forked(self) -> None:
-        """In the child, inside os.fork."""
+        """Called in the child, inside os.fork."""
         try:
             if self.follower is not None:
                 self.follower.forked()
@@ -168,7 +168,7 @@ def _rank() -> int | None:
 
 
 def _end_with(parent: int) -> None:
-    """Where the command is killed, the program does not run on: it is what somebody meant to kill."""
+    """End the program if the command is killed, because its user meant the program."""
     if sys.platform.startswith("linux"):
         with contextlib.suppress(Exception):
             import ctypes
@@ -179,7 +179,7 @@ def _end_with(parent: int) -> None:
 
 
 def _before_exit(process: Process) -> None:
-    """os._exit ends a process without its atexit handlers; every forked child of multiprocessing ends so."""
+    """Write before os._exit, which skips the atexit handlers. Every forked child of multiprocessing ends in this way."""
 
     def writing(leave: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(leave)
@@ -193,7 +193,7 @@ def _before_exit(process: Process) -> None:
 
 
 def _before_sigterm(process: Process) -> None:
-    """Where the program leaves SIGTERM to the system, the part is written first. To the program it looks as if nobody handled it."""
+    """Write before SIGTERM ends the process, if the program does not handle SIGTERM. The program does not see our handler."""
     if threading.current_thread() is not threading.main_thread() or not hasattr(os, "kill") or os.name == "nt":
         return
     set_handler, handler_of = signal.signal, signal.getsignal

@@ -27,7 +27,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Both signals raise Stopped inside this block. Without it, SIGTERM would end the process with no cleaning up."""
+    """Both signals raise Stopped inside this block. Otherwise SIGTERM would end the process without cleaning up."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(number)

@@ -1,6 +1,6 @@
-"""Copied into a folder that stands first on PYTHONPATH: python runs it at the start of every process of a program.
+"""Copied into a folder that is first on PYTHONPATH, so python runs it at the start of every process of a program.
 
-It waits for torch and imports nothing but the finder that is copied beside it, so that a process without torch starts as fast. Nothing
+It waits for torch, and imports only the finder that is copied beside it, so a process without torch starts as fast as without us. Nothing
 here may harm a program.
 """
 
@@ -15,7 +15,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _other_sitecustomize() -> None:
-    """The one that python would have run without us. What it raises, python's own start reports."""
+    """Run the sitecustomize that python would have run without us. Python itself reports what it raises."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
     ours = sys.modules.pop("sitecustomize")
     try:
@@ -28,12 +28,12 @@ def _other_sitecustomize() -> None:
 
 
 def _follow(module: Any) -> None:
-    """Whatever goes wrong is written down, and the program goes on without us."""
-    module.__spec__._initializing = False  # it is whole: a thread of ours that imports it must not wait for this import
+    """Begin to follow the process. An error is written to a file, and the program goes on without us."""
+    module.__spec__._initializing = False  # torch is complete: a thread of ours that imports it must not wait
     try:
         try:
             from pseudograd.listen.program import process
-        except ImportError:  # a process that does not see what the command sees
+        except ImportError:  # this process has another sys.path than the command
             with open(os.path.join(_HERE, "root.txt"), encoding="utf-8") as file:
                 sys.path.append(file.read())
             try:

@@ -57,13 +57,13 @@ def _pull_hardsigmoid(pull: Pull) -> Pull:
 
 
 def _arrange_hardtanh(x: Tensor, min_val: float, max_val: float) -> Arranged | None:
-    if min_val > max_val:  # an error in torch.nn.functional
+    if min_val > max_val:  # torch.nn.functional raises an error
         return None
     return "torch.hardtanh", (x, min_val, max_val)
 
 
 def _pick_hardtanh(node: object, inputs: Inputs) -> tuple[str, str]:
-    """nn.ReLU6 is a hardtanh, and relu6 has its node."""
+    """relu6 and nn.ReLU6 run as a hardtanh, with the same node."""
     is_relu6 = inputs[1] == 0 and inputs[2] == 6
     return ("relu6", "torch.relu6") if is_relu6 else ("hardtanh", "torch.hardtanh")
 
@@ -123,7 +123,9 @@ def _exponential(
     note: str = "",
     **kink: Any,
 ) -> Kink:
-    """elu, celu or selu, with the coefficients of torch's backward. In place torch has the slope of the result, which rounds otherwise."""
+    """The kink of elu, celu or selu, with the coefficients of torch's backward. In place torch computes the slope from the result, which
+    rounds in another way.
+    """
 
     def slope(grad: Tensor, x: Tensor, *others: Any, of_result: bool = False) -> Tensor:
         return _aten.elu_backward(grad, *coefficients(*others), of_result, x)
@@ -151,7 +153,7 @@ def _arrange_gelu(x: Tensor, approximate: object) -> Arranged | None:
 
 
 def _pick_selu(node: object, inputs: object) -> tuple[str, str] | None:
-    """A node of elu has another scale."""
+    """selu runs as elu with another scale, so a node of elu itself is left out."""
     is_elu = node is not None and abs(saved(node, "scale") - _SELU[1]) > 1e-6
     return None if is_elu else ("selu", "torch.selu")
 
@@ -208,7 +210,7 @@ FORMS = [
         modules=(nn.LeakyReLU,),
         nodes=("LeakyRelu",),
         saved=("self", "negative_slope"),
-        # in place it keeps the result, which is 0 where x is, and has its sign
+        # In place torch keeps the result, which is 0 where x is 0 and has the sign of x.
         saved_in_place=("result", "negative_slope"),
         kink=Kink(_LEAKY_RELU, example=(0.0, 0.01)),
     ),
@@ -246,7 +248,7 @@ FORMS = [
             torch.selu,
             tensorflow=_SELU[1],
             note="that above",
-            nodes=("EluBackward",),  # of elu too, with another scale
+            nodes=("EluBackward",),
             pick=_pick_selu,
         ),
     ),

@@ -65,9 +65,8 @@ def _pull_clamp(
     at_min = nowhere if min is None else (x == min) & ~above
     at_max = nowhere if max is None else (x == max) & ~below & ~at_min
     is_nan = y != y
-    if (
-        convention == "tensorflow" and min is not None
-    ):  # maximum(minimum(x, max), min), which gives the grad of a NaN to its second
+    # In TensorFlow it is maximum(minimum(x, max), min), which gives min the grad of an x that is NaN.
+    if convention == "tensorflow" and min is not None:
         below, above = below | (x != x), above & (x == x)
     to_bound = share(grad, 1.0 - first)
     to_x = torch.where(below | above | is_nan, 0.0, torch.where(at_min | at_max, share(grad, first), grad))
@@ -77,7 +76,7 @@ def _pull_clamp(
 
 
 def _pull_clamp_of_jax(grad: Tensor, x: Tensor, min: Bound, max: Bound) -> Gradients:
-    """jnp.clip is minimum(maximum(x, min), max), each of which shares a tie."""
+    """jnp.clip is minimum(maximum(x, min), max). Each of the two shares grad at a tie."""
     lifted = x if min is None else torch.where(x < min, min, x)
     if isinstance(min, Tensor):
         lifted = torch.where(min == min, lifted, min)
@@ -109,7 +108,7 @@ def _arrange_clamp(x: Tensor, min: object, max: object) -> Arranged | None:
 
 
 def _arrange_aten_clamp(x: Tensor, min: object, max: object) -> Arranged | None:
-    """aten takes two numbers or two tensors; torch.clamp makes a number of a tensor without dimensions."""
+    """aten takes two numbers or two tensors, not one of each as torch.clamp does."""
     kinds = {isinstance(bound, Tensor) for bound in (min, max) if bound is not None}
     return None if len(kinds) == 2 else _arrange_clamp(x, min, max)
 
@@ -143,7 +142,7 @@ def _pull_extreme(
 def _pull_fextreme(
     is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
 ) -> Gradients:
-    """fmin or fmax: a NaN loses; where both are NaN, x wins."""
+    """fmin or fmax: of a number and a NaN the number gets grad, of two NaN x."""
     wins = ((x < other) if is_min else (x > other)) | (other != other)
     to_x, to_other = torch.where(wins, grad, 0.0), torch.where(wins, 0.0, grad)
     return _share_tie(float(convention), grad, x == other, to_x, to_other)
@@ -154,9 +153,8 @@ def _share_tie(first: float, grad: Tensor, tied: Tensor, to_x: Tensor, to_other:
 
 
 def _pull_either(pull: Pull, is_min: bool) -> Pull:
-    """minimum(x, other), where the constant comes first, or only backward tells which it is. If neither is, torch's own gradient.
-
-    torch saves the second argument first, so the inputs keep their places.
+    """The pull of minimum(x, other) or maximum: a clamp of the input that wants a gradient, with the other one as its bound; torch's own
+    gradient if both want one. torch saves the second argument first, so the inputs stay in their order.
     """
 
     def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants, **parameters: object) -> Gradients:
@@ -174,10 +172,10 @@ def _pull_either(pull: Pull, is_min: bool) -> Pull:
 def _arrange_extreme(
     bounded: str, either: str, bound: Literal["min", "max"], x: object, other: object
 ) -> Arranged | None:
-    """A clamp, where one of the two tensors is a constant.
+    """A clamp, if one of the two tensors is a constant.
 
-    bounded: the primitive of x and its bound. either: the primitive of the two as they come, where only backward tells which is which, or
-    the constant comes first. bound: which of the two bounds the constant is.
+    bounded: the primitive for a constant that comes second. either: the primitive for one that comes first, or if only backward tells which
+    one is the constant. bound: whether the constant is the min or the max.
     """
     if not isinstance(x, Tensor) or not isinstance(other, Tensor):
         return None
@@ -191,8 +189,7 @@ def _arrange_extreme(
 
 
 _PAIR = ("x", "other")
-# Without the second it is another function, which is left alone.
-_TWO: Takes = {"input": MISSING, "other": None}
+_TWO: Takes = {"input": MISSING, "other": None}  # without `other` the name means another function, which torch runs
 
 
 def _tie(name: str, first: float, jax: float | str, tensorflow: str | None, later: float | None = None) -> Family:
@@ -293,7 +290,7 @@ FORMS = [
         arrange=lambda x, max: None if max is None else (_CLAMP_MAX, (x, None, max)),
         node="ClampMax",
     ),
-    # maximum and minimum share a tie in every era, so no pin of an edge is about them
+    # No EDGE for maximum and minimum: they share a tie in every era.
     _list_form("clamp_min", "clamp_min", _LIST_AND_BOUND, "clamp", EDGE),
     _list_form("clamp_max", "clamp_max", _LIST_AND_BOUND, "clamp", EDGE),
     _list_form("maximum", "clamp_min", _LIST_AND_BOUND, "clamp"),

@@ -1,7 +1,7 @@
-"""Functions of torch whose calls of a function with a rule no mode sees. Here each is written out as the calls that it makes.
+"""Functions of torch that call a function with a rule where no mode sees the call. Here each is written out as the calls that it makes.
 
-normalize, which holds its norm away from zero; corrcoef, which clips its result; lp_pool, whose root goes through sign and relu; recurrent
-networks with relu, one step and whole ones, as torch runs them on the CPU (aten/src/ATen/native/RNN.cpp).
+normalize, which clamps its norm; corrcoef, which clips its result; lp_pool, whose root goes through sign and relu; recurrent networks with
+relu, single steps and whole networks, as torch runs them on the CPU (aten/src/ATen/native/RNN.cpp).
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ from ..records import EDGE, MISSING, Form, Inputs, Run
 
 
 def _write_normalize(run: Run, input: Tensor, p: float, dim: object, eps: object, out: object) -> Tensor | None:
-    """The norm stays torch's own: a framework has NaN in the norm of zeros, and none in its normalize."""
+    """The norm stays torch's own: frameworks have NaN in the norm of zeros, but not in their normalize."""
     if out is not None:
         return None
     return input / run(Tensor.clamp_min, torch.norm(input, p, dim, True), eps).expand_as(input)
 
 
 def _write_corrcoef(run: Run, input: Tensor) -> Tensor | None:
-    """A single variable has nothing to hold."""
-    if input.dim() != 2 or input.shape[0] < 2:
+    if input.dim() != 2 or input.shape[0] < 2:  # a single variable has nothing to clip
         return None
     covariance = torch.cov(input)
     variance = covariance.diagonal()
@@ -54,9 +53,9 @@ def _write_lp_pool(
     if dimensions == 1 and not isinstance(kernel_size, int):
         return None
     averaged = pool(input.pow(norm_type), kernel_size, stride, 0, ceil_mode)
-    held = run(torch.sign, averaged) * run(functional.relu, run(torch.abs, averaged))
+    signed = run(torch.sign, averaged) * run(functional.relu, run(torch.abs, averaged))
     count = kernel_size**dimensions if isinstance(kernel_size, int) else math.prod(kernel_size)
-    return held.mul(count).pow(1.0 / norm_type)
+    return signed.mul(count).pow(1.0 / norm_type)
 
 
 def _write_rnn_relu_cell(
@@ -70,10 +69,10 @@ def _write_rnn_relu_cell(
 def _run_layer(
     run: Run, weights: Inputs, input: Tensor, first: Tensor, sizes: list[int], is_backward: bool
 ) -> tuple[Tensor, Tensor]:
-    """One direction of one layer: the outputs of all steps behind one another, and the last hidden state of each sequence.
+    """One direction of one layer: the outputs of all steps, one after the other, and the last hidden state of each sequence.
 
-    sizes: of the batch at each step, whose sequences are sorted by length. Forwards a sequence that ends leaves the batch from its end;
-    backwards it comes in at its own last step. Torch multiplies the inputs of all steps at once.
+    sizes: the size of the batch at each step; its sequences are sorted by length. Forwards, a sequence leaves the batch when it ends.
+    Backwards, it enters the batch at its own last step. Torch multiplies the inputs of all steps at once.
     """
     w_ih, w_hh, b_ih, b_hh = weights
     steps = functional.linear(input, w_ih, b_ih).reshape(sum(sizes), -1).split(sizes)
@@ -93,7 +92,7 @@ def _run_layer(
 
 
 def _write_rnn_relu(run: Run, input: Tensor, hx: Tensor, params: Any, *others: Any) -> object:
-    """A padded batch; or a packed one, which torch takes as (data, batch_sizes, hx, params, ...)."""
+    """A network on a padded batch, or on a packed one, for which the arguments are (data, batch_sizes, hx, params, ...)."""
     batch_first, sizes = False, None
     if isinstance(params, Tensor):
         sizes, hx, (params, has_biases, layers, dropout, training, bidirectional) = hx.tolist(), params, others

@@ -1,6 +1,6 @@
 """The losses with a margin. Each is written out as torch has it in aten/src/ATen/native/Loss.cpp and in torch.nn.functional.
 
-Every sum of a number and a tensor is one that torch rounds in the same place: in half precision the order shows.
+They add in the same order as torch, because half precision rounds each sum.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from ..records import EDGE, MISSING, Form, Run, Takes, Write, in_float32
 
-_EPSILON = torch.tensor(1e-12, dtype=torch.float32).item()  # a constant of C++, of float
+_EPSILON = torch.tensor(1e-12, dtype=torch.float32).item()  # a float of C++
 _NONE, _MEAN, _SUM = 0, 1, 2
 _REDUCTIONS = {"none": _NONE, "mean": _MEAN, "sum": _SUM}
 # The arguments that a function of torch.nn.functional takes last.
@@ -21,7 +21,7 @@ _LEGACY: Takes = {"size_average": None, "reduce": None, "reduction": "mean"}
 
 
 def _parse_reduction(*last: object) -> int | None:
-    """Torch's number of the reduction. None leaves torch alone: for one that torch refuses, and for the deprecated arguments before it."""
+    """Torch's number of the reduction. None if torch refuses it, or if one of the deprecated arguments before it is given."""
     *deprecated, reduction = last
     if isinstance(reduction, str) and deprecated.count(None) == len(deprecated):
         return _REDUCTIONS.get(reduction)
@@ -29,7 +29,7 @@ def _parse_reduction(*last: object) -> int | None:
 
 
 def _parse_number(number: object) -> float | None:
-    """An argument as torch reads it where it takes a float; None leaves torch alone."""
+    """An argument that torch reads as a float; None if torch may refuse it."""
     return float(number) if isinstance(number, (int, float)) else None
 
 
@@ -56,7 +56,7 @@ def _compare_angles(run: Run, input1: Tensor, input2: Tensor, target: Tensor, ma
     number, dim = _parse_number(margin), target.dim()
     if number is None or dim > 1 or input1.dim() != dim + 1:
         return None
-    product = (input1 * input2).sum(dim)  # in torch's order, which is that in which gradients are added up
+    product = (input1 * input2).sum(dim)  # before the squares, as in torch: gradients are summed in this order
     squares = (input1 * input1).sum(dim) + _EPSILON, (input2 * input2).sum(dim) + _EPSILON
     cosine = product / run(torch.sqrt, squares[0] * squares[1])
     zeros = torch.zeros_like(cosine)
@@ -80,7 +80,7 @@ def _compare_distances(
 def _compare_with_distance(
     run: Run, anchor: Tensor, positive: Tensor, negative: Tensor, function: object, margin: object, swap: object
 ) -> Tensor | None:
-    """The distance is a function of the program, whose calls are seen as any others are. (Dynamo looks into torch's Python itself.)"""
+    """The distance may be a function of the program, whose own calls the mode sees. (Dynamo itself traces the Python of torch's loss.)"""
 
     def distance(x: Tensor, other: Tensor) -> Tensor:
         return run(torch.pairwise_distance if function is None else function, x, other)
@@ -109,7 +109,7 @@ def _compare_by(
 
 
 def _reduced(losses_of: Callable[..., Tensor | None], parse: Callable[..., int | None], count: int) -> Write:
-    """The function that writes out a whole call. parse: torch's number of the reduction from the last `count` arguments of the call."""
+    """The function that writes out a whole call. parse: reads torch's number of the reduction from the last `count` arguments."""
 
     def write(run: Run, *values: object) -> Tensor | None:
         reduction = parse(*values[-count:])
@@ -124,10 +124,10 @@ def _reduced(losses_of: Callable[..., Tensor | None], parse: Callable[..., int |
 def _loss_forms(
     name: str, takes: Takes, losses_of: Callable[..., Tensor | None], module: type[nn.Module]
 ) -> list[Form]:
-    """A row for each owner of a loss: they differ in the arguments that they take last.
+    """A row for each owner of a loss: they differ in their last arguments.
 
-    takes: the arguments before it, with their defaults. Python's binding and aten differ in what they do without `reduction`: torch's
-    parser reads the name of its default as 0.
+    takes: the arguments before these, with their defaults. Without `reduction`, torch and torch.ops.aten differ: torch's parser reads the
+    name of the default as 0.
     """
     of_torch = in_float32(_reduced(losses_of, lambda code: code if isinstance(code, int) else None, 1))
     by_owner: tuple[tuple[object, Write, Takes, tuple[type[nn.Module], ...]], ...] = (

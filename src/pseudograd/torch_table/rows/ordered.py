@@ -1,6 +1,6 @@
-"""Sorted and selected values. A pin writes them out: the values and indices are torch's, the gradient is that of other entries of a tie.
+"""Sorted and selected values. A pin writes them out: the values and indices are torch's, but other entries of a tie get the gradient.
 
-Each `write` function gets the convention, torch's function `own`, and the arguments of the call; None leaves torch alone.
+Each `write` function gets the convention, torch's function `own`, and the arguments of the call. It returns None if torch has to run it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..conventions import OWN, SHARED, Family, Kink
 from ..eras import CLOSED_ERA, OPEN_ERA
 from ..records import MISSING, TENSORS, Form, Takes
 
-Own = Callable[..., Any]  # torch's function with the arguments of the call; with another x where one is given
+Own = Callable[..., Any]  # torch's function with the arguments of the call, or with another x
 _types: Any = torch.return_types
 
 
@@ -43,7 +43,7 @@ def _write_extreme(
     values = values.detach()
     extremes, index = (values, indices) if keepdim else (values.unsqueeze(dim), indices.unsqueeze(dim))
     first = torch.zeros_like(x, dtype=torch.bool).scatter(dim, index, True)
-    tied = torch.where(extremes == extremes, x.detach() == extremes, first)  # a NaN wins, and has torch's gradient
+    tied = torch.where(extremes == extremes, x.detach() == extremes, first)  # a NaN keeps torch's gradient
     chosen = torch.where(tied, x, torch.zeros((), dtype=x.dtype, device=x.device)).sum(dim, keepdim=keepdim)
     count = tied.sum(dim, keepdim=keepdim).to(x.dtype)
     return kind((replace_gradient(values, chosen / count), indices))
@@ -57,8 +57,8 @@ def _write_sort(convention: str, own: Own, x: Tensor, dim: object, descending: o
     if not isinstance(dim, int) or x.dim() == 0:
         return None
     values, indices = values_of(own)
-    turned = bool(descending) and convention == "jax"  # which sorts and turns it round
-    order = _stable_order(x, dim).flip(dim) if turned else _stable_order(x, dim, bool(descending))
+    is_reversed = bool(descending) and convention == "jax"  # JAX sorts upwards and reverses the result
+    order = _stable_order(x, dim).flip(dim) if is_reversed else _stable_order(x, dim, bool(descending))
     return _types.sort((replace_gradient(values, x.gather(dim, order)), indices))
 
 
@@ -79,9 +79,9 @@ def _write_topk(
 def _value_at_rank(
     values: Tensor, indices: Tensor, x: Tensor, dim: int, keepdim: bool, rank: int, is_mean: bool = False
 ) -> Tensor:
-    """The value at a rank, with its gradient; where torch found NaN, the gradient of the entry which torch names.
+    """The value at a rank, with its gradient. If the value is NaN, the entry that torch names gets the gradient.
 
-    is_mean: the gradient is shared with the next rank, where that has the same value.
+    is_mean: the next rank shares the gradient if it has the same value.
     """
     values = values.detach()
     order = _stable_order(x, dim)
@@ -101,7 +101,7 @@ def _write_kthvalue(convention: str, own: Own, x: Tensor, k: object, dim: object
 
 
 def _write_median(convention: str, own: Own, x: Tensor, dim: object, keepdim: object) -> object:
-    """jnp.median is the mean of the two in the middle of an even number, of which torch takes the lower."""
+    """Of an even number of values, jnp.median is the mean of the two in the middle, and torch.median is the lower one."""
     if x.numel() == 0 or x.dim() == 0 or not (dim is None or isinstance(dim, int)):
         return None
     if dim is None:
@@ -123,7 +123,7 @@ def _write_median(convention: str, own: Own, x: Tensor, dim: object, keepdim: ob
 def _write_quantile(
     ignores_nan: bool, convention: str, own: Own, x: Tensor, q: object, dim: object, keepdim: object, interpolation: str
 ) -> object:
-    """As torch 2.13: sort, then go from one neighbour to the other. jnp.quantile has a stable sort."""
+    """As in torch 2.13: sort, then interpolate between two neighbours. jnp.quantile has a stable sort."""
     if convention == OPEN_ERA or not (dim is None or isinstance(dim, int)):
         return None
     if x.dtype not in (torch.float32, torch.float64):  # autocast computes in float32
@@ -139,16 +139,13 @@ def _write_quantile(
     parts = q.reshape(-1)
     last = _last_rank(ordered, ignores_nan)
     rank = torch.where(last >= 0, parts * last, torch.zeros((), dtype=x.dtype, device=x.device))
-    if not ignores_nan:  # one NaN makes the result NaN, and gets the gradient: it stands last
+    if not ignores_nan:  # one NaN makes the result NaN and gets the gradient; it is sorted to the end
         rank = torch.where((ordered != ordered).any(-1, keepdim=True), last, rank)
     low, high, weight = _neighbours(rank, interpolation)
     shape = (*ordered.shape[:-1], parts.shape[0])
-    below = ordered.gather(-1, low.expand(shape))
-    chosen = (
-        below
-        if high is None or weight is None
-        else torch.lerp(below, ordered.gather(-1, high.expand(shape)), weight.expand(shape))
-    )
+    chosen = ordered.gather(-1, low.expand(shape))
+    if high is not None and weight is not None:
+        chosen = torch.lerp(chosen, ordered.gather(-1, high.expand(shape)), weight.expand(shape))
     chosen = chosen.movedim(-1, 0)  # the ranks come first
     if keepdim:
         chosen = chosen.unsqueeze(axis + 1) if dim is not None and x.dim() > 0 else chosen.reshape(-1, *[1] * x.dim())
@@ -156,14 +153,14 @@ def _write_quantile(
 
 
 def _last_rank(ordered: Tensor, ignores_nan: bool) -> Tensor:
-    """The greatest rank; of numbers alone where a NaN is ignored."""
+    """The greatest rank, or that of the numbers alone if NaN is ignored."""
     if not ignores_nan:
         return torch.full((), ordered.shape[-1] - 1, dtype=ordered.dtype, device=ordered.device)
     return ((ordered == ordered).sum(-1, keepdim=True) - 1).to(ordered.dtype)
 
 
 def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The ranks below and above, and the weight of the one above."""
+    """The rank below, the rank above, and the weight of the rank above; one rank and None if there is no interpolation."""
     if interpolation in ("lower", "higher", "nearest"):
         rounded = {"lower": torch.floor, "higher": torch.ceil, "nearest": torch.round}[interpolation]
         return rounded(rank.detach()).long(), None, None
@@ -208,7 +205,7 @@ def pin_form(
     *overloads: str,
     owners: tuple[object, ...] = TENSORS,
 ) -> Form:
-    """A row that a pin writes out. overloads: those of aten, for a row that is about aten, too."""
+    """A row that a pin writes out. overloads: those of aten; without any, the row is not about aten's function."""
     owners = (*owners, torch.ops.aten) if overloads else owners
     return Form(
         name, takes={"input": MISSING, **takes}, owners=owners, overloads=overloads, kink=Kink(family, write=write)

@@ -18,7 +18,9 @@ _SIGN = stand_in("torch.sign", lambda x, at_zero: torch.sign(x), "sign", ("x", "
 
 
 def _pull_per_tensor(pull: Pull) -> Pull:
-    """torch.fake_quantize_per_tensor_affine gives nothing to a scale; a tensor it reads as float32, or as an integer, cut off."""
+    """torch.fake_quantize_per_tensor_affine gives scale and zero_point no gradient. It reads a tensor scale as float32, and cuts a tensor
+    zero_point off to an integer.
+    """
 
     def pulled(
         grad: Tensor, x: Tensor, scale: object, zero_point: object, *grid: int, wants: Wants, **parameters: object
@@ -33,7 +35,7 @@ def _pull_per_tensor(pull: Pull) -> Pull:
 
 
 def _pull_per_channel(pull: Pull) -> Pull:
-    """A scale for each index of `axis`, as torch.fake_quantize_per_channel_affine takes them."""
+    """torch.fake_quantize_per_channel_affine has a scale for each index of `axis`."""
 
     def pulled(
         grad: Tensor, x: Tensor | None, scale: Tensor, zero_point: Tensor, axis: int, *grid: int, **parameters: object
@@ -52,9 +54,9 @@ def _pull_per_channel(pull: Pull) -> Pull:
 
 
 def _code_with_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """round(x / scale + zero_point): torch adds it unrounded, and before it rounds.
+    """round(x / scale + zero_point): torch adds a float zero_point before it rounds.
 
-    The sum is one of float32, and its product is not rounded before (a fused multiply-add), save with a float16 zero point.
+    It computes the sum in float32, and does not round the product before (a fused multiply-add), except with a float16 zero point.
     """
     inverse = scale.reciprocal()
     if zero_point.dtype is torch.float16 and x.dtype is not torch.float64:
@@ -88,7 +90,7 @@ _SETTINGS = ("averaging_const", "quant_min", "quant_max", "ch_axis")
 
 
 def _write_observed(run: Run, input: Tensor, *arguments: Any) -> Tensor:
-    """The observer moves first. The scale is copied: the next call moves it, maybe before this one's backward."""
+    """The call changes its observer first. The scale is copied, because the next call may change it before the backward of this one."""
     (_, is_on, *_, scale, zero_point), (_, low, high, axis, by_row, _) = arguments[:6], arguments[6:]
     with torch.no_grad():
         torch.fused_moving_avg_obs_fake_quant(input.detach(), *arguments)
@@ -136,7 +138,7 @@ FORMS = [
         takes={"input": MISSING, **_PER_CHANNEL},
         arrange=_arrange_quantiser("torch.fake_quantize_per_channel_affine"),
     ),
-    # The quantiser that moves its observer in the same call: torch.ao's quantisation-aware training uses it by default.
+    # A quantiser with its observer in one call, which torch.ao's quantisation-aware training uses by default.
     Form(
         "fused_moving_avg_obs_fake_quant",
         switches=("fake_quantize",),
@@ -149,14 +151,14 @@ FORMS = [
         hides=("fake_quantize_per_tensor_affine",),
         write=_write_observed,
     ),
-    # They give their scale and zero point a gradient, in the same formula as that of x. A rule is about x alone: written out with one they
-    # would learn x by it and the scale by torch's, which no published quantiser does. torch keeps them private.
+    # These are not written out. torch, which keeps them private, computes the gradients of scale and zero point in the formula of x. With a
+    # rule, x would learn by the rule and the scale by torch's formula, which no published quantiser does.
     *(
         Form(
             f"_fake_quantize_learnable_per_{part}_affine",
             switches=("fake_quantize",),
             owners=_IN_TORCH,
-            hides=("fake_quantize_per_tensor_affine",),  # whose nodes begin as these do
+            hides=("fake_quantize_per_tensor_affine",),  # its nodes begin with the same letters
         )
         for part in ("tensor", "channel")
     ),

@@ -1,5 +1,5 @@
-"""Roots, norms, powers and angles where they are singular. Where a framework has NaN or infinity there, a pin stops torch's gradient on
-its way out and puts the framework's in its place (`_gate`).
+"""Roots, norms, powers and angles at their singular points. If a framework has NaN or infinity there, a pin replaces the gradient that
+torch's backward has computed (`_gate`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .ordered import Own, pin_form, replace_gradient, values_of
 
 
 def _pull_sqrt(convention: str, grad: Tensor, x: Tensor, *, y: Tensor, wants: Wants) -> Gradients:
-    """TensorFlow gives nothing where nothing arrives, also where the slope is infinite."""
+    """TensorFlow gives 0 where grad is 0, even if the slope is infinite."""
     own = grad / (2 * y)
     return (own if convention == OWN else torch.where((x == 0) & (grad == 0), 0.0, own),)
 
@@ -47,7 +47,7 @@ pin(_HYPOT, "torch.hypot", _pull_hypot, torch.hypot, ("x", "other"))
 
 
 def _pull_gate(value: str, grad: Tensor, x: None, is_at: Tensor, *, wants: Wants) -> Gradients:
-    """Behind the pull of torch's function: the gradient that it gave is replaced at these places."""
+    """grad comes from torch's own pull. It is replaced at the singular points."""
     return torch.where(is_at, float(value), grad), None
 
 
@@ -65,7 +65,7 @@ _GATE = register(
 
 
 def _gate(x: Tensor, is_at: Tensor, value: str) -> Tensor:
-    """Forward mode meets the singular point first, and keeps torch's slope."""
+    """x, whose gradient is replaced by `value` where is_at. Forward mode passes here before torch's function, so it keeps torch's slope."""
     if in_forward_mode() or not value:
         return x
     return engine.run(call_for(_GATE, value), x, is_at.expand(x.shape))
@@ -93,7 +93,7 @@ def _write_norm(
 
 
 def _norm_of_jax(value: Tensor, norms: Tensor, x: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """A sum or an extreme of jnp.abs, whose slope at 0 is 1. The maximum is one of these and 0, so that at 0 it gets a half."""
+    """A sum or an extreme of jnp.abs, whose slope at 0 is 1. The maximum is one of them and a constant 0, so at 0 its slope is 1/2."""
     sign = torch.where(x.detach() == 0, 0.5 if p == math.inf else 1.0, torch.sgn(x.detach()))
     signed = x * sign
     if p == 1:
@@ -104,7 +104,7 @@ def _norm_of_jax(value: Tensor, norms: Tensor, x: Tensor, p: float, dims: tuple[
 
 
 def _write_std(convention: str, own: Own, x: Tensor, dim: Any, *others: object) -> object:
-    """Whatever else it is called with: its result with dimensions kept is 0 where x is constant."""
+    """The standard deviation is 0, its singular point, where x is constant. This holds for all other arguments."""
     if convention != NAN or x.dim() == 0:
         return None
     values = x.detach()
@@ -115,7 +115,7 @@ def _write_std(convention: str, own: Own, x: Tensor, dim: Any, *others: object) 
 
 
 def _write_pair(at_zeros: Mapping[str, tuple[str, str]], convention: str, own: Own, x: object, other: object) -> object:
-    """A function of two, broadcast as it would do it, with a gate where both are 0. at_zeros: what the two get there, by convention."""
+    """A function of two tensors, with a gate where both are 0. at_zeros: the gradients of both there, by convention."""
     if convention not in at_zeros or not isinstance(x, Tensor) or not isinstance(other, Tensor):
         return None
     is_at = (x.detach() == 0) & (other.detach() == 0)
