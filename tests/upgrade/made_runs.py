@@ -16,6 +16,8 @@ ORIGINS = [
     ["backward", "ClampBackward1", "package/gate.py:7", "train.py:6", "x.clamp(0, 1)"],
     ["backward", "ClampBackward1", "package/gate.py:7", "train.py:8", "x.clamp(0, 1)"],
 ]
+# The positions of origins in ORIGINS
+LINEAR, GELU, GELU_GRAD, LEAF, SILU, SILU_GRAD, SGD, ADAM, CLAMP_GRAD, OTHER_CLAMP_GRAD = range(len(ORIGINS))
 
 
 def run(

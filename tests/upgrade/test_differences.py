@@ -26,8 +26,7 @@ from pseudograd_upgrade.digests import digest, fetch
 from pseudograd_upgrade.recorder import shake
 from pseudograd_upgrade.recording import LOSSES_ALONE, Digest, Recording, Schedule
 
-from . import made_runs
-from .made_runs import run
+from .made_runs import GELU, LEAF, LINEAR, SILU, SILU_GRAD, run
 
 
 def first_difference(old: Recording, new: Recording, *noises: Recording) -> Difference:
@@ -38,7 +37,7 @@ def first_difference(old: Recording, new: Recording, *noises: Recording) -> Diff
 
 @pytest.mark.parametrize(("apart", "is_first"), [(0.0, False), (1e-7, False), (1e-6, False), (1e-5, True), (0.5, True)])
 def test_the_precision_of_the_dtype_is_rounding(apart: float, is_first: bool) -> None:
-    comparison = compare_events(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 2.0 * (1 + apart))))
+    comparison = compare_events(run((LINEAR, 1.0), (GELU, 2.0)), run((LINEAR, 1.0), (GELU, 2.0 * (1 + apart))))
     assert (comparison.first is not None) == is_first
     if comparison.first is not None:
         assert comparison.first.old.origin.where == "train.py:2"
@@ -49,9 +48,9 @@ def test_the_precision_of_the_dtype_is_rounding(apart: float, is_first: bool) ->
 
 
 def test_rounding_grows_but_not_by_much_in_one_event() -> None:
-    slowly, old = [(0, 1.0 + 1e-6 * 2**n) for n in range(12)], [(0, 1.0)] * 12
+    slowly, old = [(LINEAR, 1.0 + 1e-6 * 2**n) for n in range(12)], [(LINEAR, 1.0)] * 12
     assert compare_events(run(*old), run(*slowly)).first is None
-    assert first_difference(run(*old), run(*slowly[:4], (0, 1.005), *slowly[5:])).old.occurrence == 4
+    assert first_difference(run(*old), run(*slowly[:4], (LINEAR, 1.005), *slowly[5:])).old.occurrence == 4
 
 
 @pytest.mark.parametrize(
@@ -78,22 +77,26 @@ def test_sums_of_a_digest_round_by_themselves() -> None:
 
 @pytest.mark.parametrize(("apart", "are_same"), [(0.99e-5, True), (1.01e-5, False)])
 def test_gradients_and_losses_are_alike_to_the_fifth_digit(apart: float, are_same: bool) -> None:
-    old = run((3, 1.0), losses=(1.0,), dtype="float64")
-    assert same_leaves(old, run((3, 1.0 - apart), dtype="float64")) == are_same
+    old = run((LEAF, 1.0), losses=(1.0,), dtype="float64")
+    assert same_leaves(old, run((LEAF, 1.0 - apart), dtype="float64")) == are_same
     assert (first_loss(old, run(losses=(1.0 - apart,))) is None) == are_same
 
 
 def test_nan_equals_nan_and_integers_are_exact() -> None:
-    assert compare_events(run((0, math.nan)), run((0, math.nan))).first is None
-    assert first_difference(run((0, 1.0)), run((0, math.nan))).distance == math.inf
-    assert compare_events(run((0, 5.0), dtype="int64"), run((0, 6.0), dtype="int64")).first is not None
+    assert compare_events(run((LINEAR, math.nan)), run((LINEAR, math.nan))).first is None
+    assert first_difference(run((LINEAR, 1.0)), run((LINEAR, math.nan))).distance == math.inf
+    assert compare_events(run((LINEAR, 5.0), dtype="int64"), run((LINEAR, 6.0), dtype="int64")).first is not None
 
 
 def test_another_op_counts_only_with_another_value() -> None:
-    comparison = compare_events(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.0), (0, 3.0)))
+    comparison = compare_events(
+        run((LINEAR, 1.0), (GELU, 2.0), (LINEAR, 3.0)), run((LINEAR, 1.0), (SILU, 2.0), (LINEAR, 3.0))
+    )
     assert comparison.first is None
     assert comparison.other_ops == ("train.py:2",)
-    first = first_difference(run((0, 1.0), (1, 2.0), (0, 3.0)), run((0, 1.0), (4, 2.5), (0, 4.0)))
+    first = first_difference(
+        run((LINEAR, 1.0), (GELU, 2.0), (LINEAR, 3.0)), run((LINEAR, 1.0), (SILU, 2.5), (LINEAR, 4.0))
+    )
     assert [event.origin.op for event in first.only_old] == ["gelu"]
     assert [event.origin.op for event in first.only_new] == ["silu"]
 
@@ -101,7 +104,10 @@ def test_another_op_counts_only_with_another_value() -> None:
 @pytest.mark.parametrize("has_it_before", [False, True])
 def test_an_extra_call_is_named_also_if_other_calls_agree_behind_it(has_it_before: bool) -> None:
     """Unless an earlier step has it, too, without a consequence."""
-    old, new = ((0, 1.0), (1, 2.0), (5, 3.0)), ((0, 1.0), (4, 9.0), (1, 2.0), (5, 4.0))
+    old, new = (
+        ((LINEAR, 1.0), (GELU, 2.0), (SILU_GRAD, 3.0)),
+        ((LINEAR, 1.0), (SILU, 9.0), (GELU, 2.0), (SILU_GRAD, 4.0)),
+    )
     runs = [run(*events, step=2) for events in (old, new)]
     if has_it_before:
         before = (run(*old), run(*new[:-1], old[-1]))
@@ -111,10 +117,10 @@ def test_an_extra_call_is_named_also_if_other_calls_agree_behind_it(has_it_befor
 
 
 def test_another_order_of_the_same_ops_is_recognised() -> None:
-    for new in ([(0, 1.0), (4, 5.0), (1, 3.0)], [(0, 1.0), (4, 2.0), (1, 7.0)]):
-        first = first_difference(run((0, 1.0), (1, 2.0), (4, 2.0)), run(*new))
+    for new in ([(LINEAR, 1.0), (SILU, 5.0), (GELU, 3.0)], [(LINEAR, 1.0), (SILU, 2.0), (GELU, 7.0)]):
+        first = first_difference(run((LINEAR, 1.0), (GELU, 2.0), (SILU, 2.0)), run(*new))
         assert (first.is_reordered, first.only_old, first.only_new) == (True, (), ())
-    assert not first_difference(run((0, 1.0), (1, 2.0)), run((0, 1.0), (1, 3.0))).is_reordered
+    assert not first_difference(run((LINEAR, 1.0), (GELU, 2.0)), run((LINEAR, 1.0), (GELU, 3.0))).is_reordered
 
 
 def test_the_first_loss_beyond_rounding_is_found() -> None:
@@ -134,9 +140,9 @@ def test_the_first_loss_beyond_rounding_is_found() -> None:
 
 
 def test_gradients_of_leaves_are_compared() -> None:
-    assert same_leaves(run((3, 1.0), (3, 2.0)), run((3, 1.0), (3, 2.0)))
-    assert not same_leaves(run((3, 1.0)), run((3, 0.0)))
-    assert not same_leaves(run((3, 1.0)), run((3, 1.0), (3, 1.0)))
+    assert same_leaves(run((LEAF, 1.0), (LEAF, 2.0)), run((LEAF, 1.0), (LEAF, 2.0)))
+    assert not same_leaves(run((LEAF, 1.0)), run((LEAF, 0.0)))
+    assert not same_leaves(run((LEAF, 1.0)), run((LEAF, 1.0), (LEAF, 1.0)))
 
 
 # --- rounding that grows ----------------------------------------------------------------------------------------------
@@ -144,7 +150,7 @@ def test_gradients_of_leaves_are_compared() -> None:
 
 def trained(*losses: float, event: float = 1.0) -> Recording:
     """event: the result of the only call, in step 2."""
-    return made_runs.run((0, event), losses=losses, step=2)
+    return run((LINEAR, event), losses=losses, step=2)
 
 
 OLD = trained(1.0, 1.0, 1.0, 1.0)
@@ -185,7 +191,7 @@ def test_the_figures_are_those_of_the_losses() -> None:
         "before step 3 the losses agree to 1e-05; from step 3 on, a difference of this size may be rounding or have another cause",
     )
     assert explain_equality(OLD, OLD) == "the losses are equal, except for rounding"
-    leaf = run((3, 1.0))
+    leaf = run((LEAF, 1.0))
     assert explain_equality(leaf, leaf) == "the losses are equal, and so are the gradients of the parameters"
     assert "the losses by up to 25 %" in explain_equality(OLD, trained(1.0, 0.75, 1.0, 1.0))
 

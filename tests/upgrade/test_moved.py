@@ -12,7 +12,7 @@ from pseudograd_upgrade.recording import Recording, load_recording
 from pseudograd_upgrade.runs import Interpreter
 from pseudograd_upgrade.upgrade import Question
 
-from .made_runs import ORIGINS, run
+from .made_runs import CLAMP_GRAD, LEAF, LINEAR, ORIGINS, SILU, run
 from .test_questions import Run, ask
 
 OLD = """\
@@ -87,7 +87,7 @@ def test_a_call_at_another_line_is_no_other_op(tmp_path: Path, changes: dict[str
     def record(asked: Run) -> Recording:
         is_equal = asked.is_old or kind == SAME or (asked.pin is not None and kind == CONVENTION)
         slope = 1.0 if is_equal else 0.0
-        raw = run((0, 1.0), (8, slope), (3, slope), (4, 3.0), losses=(1.0, 2.0 - slope)).raw
+        raw = run((LINEAR, 1.0), (CLAMP_GRAD, slope), (LEAF, slope), (SILU, 3.0), losses=(1.0, 2.0 - slope)).raw
         if asked.is_old:
             return load_recording(raw)
         origins = [[*origin[:2], origin[2].replace("gate.py:7", f"gate.py:{line}"), *origin[3:]] for origin in ORIGINS]

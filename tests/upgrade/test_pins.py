@@ -10,7 +10,7 @@ import pytest
 from pseudograd_upgrade.pins import pin_steps
 from pseudograd_upgrade.recording import Recording
 
-from .made_runs import run
+from .made_runs import ADAM, CLAMP_GRAD, GELU_GRAD, LEAF, OTHER_CLAMP_GRAD, SGD, run
 
 NAN, INF = math.nan, math.inf
 OLD_PIN, NEW_PIN = "with pseudograd.pin_edge('torch<=2.13')", "with pseudograd.pin_edge('torch>=2.14')"
@@ -21,8 +21,8 @@ def steps(old: Recording, new: Recording, lines: tuple[str, ...] = ("train.py:2"
     return pin_steps(replace(old, torch="2.13.0"), replace(new, torch="2.15.0"), lines, ["train.py"])
 
 
-def advice(old: tuple[float, ...], new: tuple[float, ...], event: int = 2, text: str = "") -> list[str]:
-    return steps(*(run((event, 1.0, text), (2, 1.0), losses=losses) for losses in (old, new)))
+def advice(old: tuple[float, ...], new: tuple[float, ...], origin: int = GELU_GRAD, text: str = "") -> list[str]:
+    return steps(*(run((origin, 1.0, text), (GELU_GRAD, 1.0), losses=losses) for losses in (old, new)))
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_losses_decide_which_pin_is_advised(old: tuple[float, ...], new: tup
     ],
 )
 def test_an_ascent_is_better_where_it_is_higher(old: tuple[float, ...], new: tuple[float, ...], reason: str) -> None:
-    assert advice(old, new, 6, "lr=0.1, maximize=True")[0].startswith(reason)
+    assert advice(old, new, SGD, "lr=0.1, maximize=True")[0].startswith(reason)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_gradients_that_are_not_finite_count_before_a_loss_shows_them(
 ) -> None:
     runs = []
     for gradients, values in zip((old, new), losses, strict=True):
-        by_step = [run((3, x), step=step, losses=values).steps for step, x in enumerate(gradients, start=1)]
+        by_step = [run((LEAF, x), step=step, losses=values).steps for step, x in enumerate(gradients, start=1)]
         runs.append(
             replace(run(losses=tuple(values)), steps={step: row[step] for step, row in enumerate(by_step, start=1)})
         )
@@ -97,7 +97,7 @@ def test_losses_that_are_trained_in_turn_do_not_say_which_is_better(second: int,
     """Two optimisers that step after the same backward are those of one loss."""
 
     def record(*losses: float) -> Recording:
-        both = [run((at, 1.0), step=step, losses=losses) for at, step in ((6, 1), (7, second))]
+        both = [run((origin, 1.0), step=step, losses=losses) for origin, step in ((SGD, 1), (ADAM, second))]
         events = both[0].steps[1] + both[1].steps[1] if second == 1 else None
         return replace(both[0], steps={1: events} if events else both[0].steps | both[1].steps)
 
@@ -110,6 +110,6 @@ def test_losses_that_are_trained_in_turn_do_not_say_which_is_better(second: int,
 
 
 def test_of_a_line_in_a_package_all_lines_of_the_program_that_lead_there_are_named() -> None:
-    old, new = run((8, 1.0), (9, 1.0)), run((8, 0.5), (9, 0.5))
+    old, new = run((CLAMP_GRAD, 1.0), (OTHER_CLAMP_GRAD, 1.0)), run((CLAMP_GRAD, 0.5), (OTHER_CLAMP_GRAD, 0.5))
     assert steps(old, new, ("package/gate.py:7",))[0] == f"{OLD_PIN}: ...  # around train.py:6 and train.py:8"
     assert steps(old, new, ())[0].startswith("unedited: ")

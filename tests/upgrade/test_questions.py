@@ -16,7 +16,7 @@ from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices,
 from pseudograd_upgrade.runs import MOST_RUNS, MOST_RUNS_OF_ROUTES, Interpreter
 from pseudograd_upgrade.upgrade import Question
 
-from .made_runs import ORIGINS, run
+from .made_runs import CLAMP_GRAD, GELU, GELU_GRAD, LEAF, LINEAR, ORIGINS, SILU, SILU_GRAD
 from .made_runs import run as made_run
 
 
@@ -84,7 +84,7 @@ compare_compilers = compare_routes(BetweenCompilers, "eager", "inductor")
 
 def trained(slope: float = 1.0, *, loss: float = 0.5, **raw: object) -> Recording:
     """The gradient of gelu and of the parameter is `slope`; then comes the next loss."""
-    return run((0, 1.0), (1, 2.0), (2, slope), (3, slope), losses=(1.0, loss), **raw)
+    return made_run((LINEAR, 1.0), (GELU, 2.0), (GELU_GRAD, slope), (LEAF, slope), losses=(1.0, loss), **raw)
 
 
 def other_slope(run: Run) -> Recording:
@@ -120,8 +120,9 @@ def test_a_kink_below_rounding_is_named_and_pinned_and_not_the_op_that_shows_it(
             run.pin and (run.lines is None or (alone and run.lines == ["package/gate.py:7"]))
         )
         slope = 1.0 if is_mended else 0.5
-        first, second = (11, 12) if run.pin and run.lines is None else (10, 8)
-        events = (0, 1.0), (first, 1.0), (second, 1.0 + 1e-7 * slope), (5, slope), (3, slope)
+        pinned, original = (len(ORIGINS) + 1, len(ORIGINS) + 2), (len(ORIGINS), CLAMP_GRAD)
+        first, second = pinned if run.pin and run.lines is None else original
+        events = (LINEAR, 1.0), (first, 1.0), (second, 1.0 + 1e-7 * slope), (SILU_GRAD, slope), (LEAF, slope)
         rows = made_run(*events, losses=(1.0, slope), origins=origins)
         clamps = [
             event._replace(tensors=(event.tensors[0]._replace(numbers=(1.0,) * 4), *event.tensors))
@@ -180,8 +181,8 @@ def two_slopes(run: Run, mends: set[str]) -> Recording:
     lines = set(run.lines or ()) if run.pin and run.lines else {"train.py:2", "train.py:3"} if run.pin else set()
     slopes = [1.0 if run.is_old or line in lines else 0.5 for line in ("train.py:2", "train.py:3")]
     is_mended = run.is_old or mends <= lines
-    events = [(2, slopes[0]), (5, slopes[1]), (3, 1.0 if is_mended else 0.5)]
-    return made_run((0, 1.0), (1, 2.0), *events, losses=(1.0, 0.5 if is_mended else 0.7))
+    events = [(GELU_GRAD, slopes[0]), (SILU_GRAD, slopes[1]), (LEAF, 1.0 if is_mended else 0.5)]
+    return made_run((LINEAR, 1.0), (GELU, 2.0), *events, losses=(1.0, 0.5 if is_mended else 0.7))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +237,9 @@ def test_a_program_that_fails_is_compared_like_any_other(old: int, new: int, see
         status = old if run.is_old else new
         x = 3.0 if seen == "other loss" and not run.is_old else 2.0
         losses = (1.0,) if seen == "shorter" and status else (1.0, x)
-        return replace(made_run((0, 1.0), (1, x), losses=losses, status=status), ending=("FAILED test_training",))
+        return replace(
+            made_run((LINEAR, 1.0), (GELU, x), losses=losses, status=status), ending=("FAILED test_training",)
+        )
 
     is_alone = old != new
     if not is_alone and seen != "other loss":
@@ -254,8 +257,8 @@ def test_a_program_that_fails_is_compared_like_any_other(old: int, new: int, see
 def test_an_evaluation_behind_the_last_backward_counts(apart: float, is_rounding: bool, has_earlier: bool) -> None:
     def record(run: Run) -> Recording:
         earlier, last = (0.0, 0.0) if run.is_old else (0.5 * has_earlier, apart)
-        training = made_run((0, 1.0), (1, 2.0 + earlier), (3, 1.0), losses=(1.0,))
-        return replace(training, steps={**training.steps, 2: made_run((4, 1.0 + last)).steps[1]})
+        training = made_run((LINEAR, 1.0), (GELU, 2.0 + earlier), (LEAF, 1.0), losses=(1.0,))
+        return replace(training, steps={**training.steps, 2: made_run((SILU, 1.0 + last)).steps[1]})
 
     answer, _ = compare_torches(record)
     assert answer.survives == is_rounding
@@ -269,8 +272,8 @@ def test_an_evaluation_behind_the_last_backward_counts(apart: float, is_rounding
 @pytest.mark.parametrize("has_unheard", [True, False])
 def test_calls_with_gradients_behind_the_last_backward_cost_one_run_more(has_unheard: bool) -> None:
     def record(run: Run) -> Recording:
-        tail = made_run((4, 1.0 if run.is_old else 1.5)).steps[1] if run.schedule.has(3) else []
-        training = made_run((0, 1.0), (1, 2.0), losses=(1.0, 1.0), has_unheard=has_unheard)
+        tail = made_run((SILU, 1.0 if run.is_old else 1.5)).steps[1] if run.schedule.has(3) else []
+        training = made_run((LINEAR, 1.0), (GELU, 2.0), losses=(1.0, 1.0), has_unheard=has_unheard)
         return replace(training, steps={**training.steps, 3: tail})
 
     answer, runner = compare_torches(lambda run: record(run._replace(schedule=run.schedule._replace(first=2))))
@@ -281,17 +284,21 @@ def test_calls_with_gradients_behind_the_last_backward_cost_one_run_more(has_unh
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ([(4, 1.0)], [(4, 1.0), (1, 2.0)], None),  # another call that nothing follows
-        ([(4, 1.0), (0, 3.0)], [(4, 1.0), (1, 3.0)], None),  # the same value by another op
-        ([(4, 1.0), (0, 3.0)], [(4, 1.0), (1, 2.0)], ["2.13.0: linear at train.py:1", "2.15.0: gelu at train.py:2", "no call"]),
-        ([(4, 1.0)], [(1, 2.0), (4, 2.0)], ["2.15.0: gelu at train.py:2, behind the last backward pass"]),
+        ([(SILU, 1.0)], [(SILU, 1.0), (GELU, 2.0)], None),  # another call that nothing follows
+        ([(SILU, 1.0), (LINEAR, 3.0)], [(SILU, 1.0), (GELU, 3.0)], None),  # the same value by another op
+        (
+            [(SILU, 1.0), (LINEAR, 3.0)],
+            [(SILU, 1.0), (GELU, 2.0)],
+            ["2.13.0: linear at train.py:1", "2.15.0: gelu at train.py:2", "no call"],
+        ),
+        ([(SILU, 1.0)], [(GELU, 2.0), (SILU, 2.0)], ["2.15.0: gelu at train.py:2, behind the last backward pass"]),
     ],
 )  # fmt: skip
 def test_calls_that_differ_behind_the_last_backward_are_named(
     old: list[tuple[int, float]], new: list[tuple[int, float]], why: list[str] | None
 ) -> None:
     def record(run: Run) -> Recording:
-        training = made_run((0, 1.0), (3, 1.0), losses=(1.0,))
+        training = made_run((LINEAR, 1.0), (LEAF, 1.0), losses=(1.0,))
         return replace(training, steps={**training.steps, 2: made_run(*(old if run.is_old else new)).steps[1]})
 
     answer, _ = compare_torches(record)
@@ -311,8 +318,10 @@ def test_the_json_says_what_was_not_compared_unless_the_command_asked_for_it(
 
 def test_a_call_under_one_of_the_two_alone_is_not_to_be_reported() -> None:
     def record(run: Run) -> Recording:
-        more = [] if run.is_old else [(1, 2.0)]
-        return made_run((0, 1.0), *more, (4, 1.0 if run.is_old else 3.0), losses=(1.0, 1.0 if run.is_old else 3.0))
+        more = [] if run.is_old else [(GELU, 2.0)]
+        return made_run(
+            (LINEAR, 1.0), *more, (SILU, 1.0 if run.is_old else 3.0), losses=(1.0, 1.0 if run.is_old else 3.0)
+        )
 
     answer, _ = compare_torches(record)
     assert answer.why == ("only under torch 2.15.0: gelu at train.py:2",)
@@ -341,7 +350,7 @@ def test_a_known_change_is_never_to_be_reported(torches: tuple[str, str], op: st
 
     def record(run: Run) -> Recording:
         x = 1.0 if run.python.torch == torches[0] else 0.5
-        return made_run((0, 1.0), (1, x), losses=(1.0, x), origins=origins)
+        return made_run((LINEAR, 1.0), (GELU, x), losses=(1.0, x), origins=origins)
 
     old, new = (Interpreter("python", torch) for torch in torches)
     answer, _ = ask(Question, old, new, record)
@@ -349,10 +358,12 @@ def test_a_known_change_is_never_to_be_reported(torches: tuple[str, str], op: st
     assert answer.next_steps[0].startswith(change or "if train.py:2 asks both torches for the same, report it upstream")
 
 
-@pytest.mark.parametrize(("origin", "is_known"), [(8, True), (2, False)])
+@pytest.mark.parametrize(("origin", "is_known"), [(CLAMP_GRAD, True), (GELU_GRAD, False)])
 def test_a_convention_without_an_effect_is_in_the_first_line(origin: int, is_known: bool) -> None:
     """A clamp at its bound behind which all is cut, and another op."""
-    answer, _ = compare_torches(lambda request: run((0, 1.0), (origin, 2.0 if request.is_old else 3.0), (3, 1.0)))
+    answer, _ = compare_torches(
+        lambda request: made_run((LINEAR, 1.0), (origin, 2.0 if request.is_old else 3.0), (LEAF, 1.0))
+    )
     assert answer.kind == ROUNDING
     assert ("rounding only, and a kink's convention without effect on the training; " in str(answer)) == is_known
     assert ("  torch 2.14 changed this gradient at a bound or a tie\n" in f"{answer}\n") == is_known
@@ -385,7 +396,7 @@ def test_a_program_that_does_not_repeat_is_named_so() -> None:
 def test_a_value_that_differs_is_no_convention_and_without_an_effect_it_is_rounding(has_effect: bool) -> None:
     def record(request: Run) -> Recording:
         effect = 1.0 if not has_effect else 0.5 if request.is_old else 0.7
-        return run((0, 1.0), (1, 2.0 if request.is_old else 3.0), (3, effect), losses=(1.0, effect))
+        return made_run((LINEAR, 1.0), (GELU, 2.0 if request.is_old else 3.0), (LEAF, effect), losses=(1.0, effect))
 
     answer, runner = compare_torches(record)
     assert answer.kind == (OTHER_OP if has_effect else ROUNDING)
@@ -398,9 +409,9 @@ def test_a_value_that_differs_is_no_convention_and_without_an_effect_it_is_round
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ([(1, 2.0, "approximate='none'")], [(1, 3.0, "a=1")], ["called with approximate='none' and with a=1"]),
-        ([(1, 2.0)], [(4, 3.0)], [f"only under torch {op}" for op in ("2.13.0: gelu at train.py:2", "2.15.0: silu at train.py:3")]),
-        ([(1, 2.0), (4, 2.5)], [(4, 3.0), (1, 3.5)], ["the same ops, in another order: apart by"]),
+        ([(GELU, 2.0, "approximate='none'")], [(GELU, 3.0, "a=1")], ["called with approximate='none' and with a=1"]),
+        ([(GELU, 2.0)], [(SILU, 3.0)], [f"only under torch {op}" for op in ("2.13.0: gelu at train.py:2", "2.15.0: silu at train.py:3")]),
+        ([(GELU, 2.0), (SILU, 2.5)], [(SILU, 3.0), (GELU, 3.5)], ["the same ops, in another order: apart by"]),
     ],
     ids=["an argument", "an op", "their order"],
 )  # fmt: skip
@@ -409,7 +420,7 @@ def test_calls_that_differ_are_named(
 ) -> None:
     def record(request: Run) -> Recording:
         events, last, loss = (old, 4.0, 0.5) if request.is_old else (new, 5.0, 0.7)
-        return run((0, 1.0), *events, (0, last), losses=(1.0, loss))
+        return made_run((LINEAR, 1.0), *events, (LINEAR, last), losses=(1.0, loss))
 
     answer, runner = compare_torches(record)
     assert answer.kind == OTHER_OP
@@ -422,7 +433,7 @@ def test_gradients_that_no_parameter_keeps_are_compared_by_the_values_that_follo
 
     def record(request: Run) -> Recording:
         x = 2.0 if request.is_old or (request.pin and request.lines is None) else 3.0
-        return replace(made_run((0, 1.0), (1, x)), losses=[[]])
+        return replace(made_run((LINEAR, 1.0), (GELU, x)), losses=[[]])
 
     answer, _ = compare_torches(record)
     assert answer.kind == CONVENTION
@@ -447,7 +458,7 @@ def test_a_difference_of_gradients_alone_can_be_a_tie_of_the_device() -> None:
 def test_an_index_that_differs_can_be_a_tie_and_a_value_cannot(dtype: str, may_be_tie: bool) -> None:
     def record(request: Run) -> Recording:
         x = 2.0 if request.is_on_device else 1.0
-        return run((1, x), losses=(1.0, x), dtype=dtype, uses_device=True)
+        return made_run((GELU, x), losses=(1.0, x), dtype=dtype, uses_device=True)
 
     answer, _ = compare_devices(record)
     assert answer.kind == OTHER_OP
@@ -459,8 +470,8 @@ def test_a_device_that_does_not_repeat_is_named_at_that_line() -> None:
 
     def record(request: Run) -> Recording:
         if not request.is_on_device:
-            return run((0, 1.0), (1, 1.0), (4, 1.0), losses=(1.0, 1.0))
-        return run((0, 1.0), (1, 2.0), (4, 3.0 + next(times)), losses=(1.0, 2.0), uses_device=True)
+            return made_run((LINEAR, 1.0), (GELU, 1.0), (SILU, 1.0), losses=(1.0, 1.0))
+        return made_run((LINEAR, 1.0), (GELU, 2.0), (SILU, 3.0 + next(times)), losses=(1.0, 2.0), uses_device=True)
 
     answer, _ = compare_devices(record)
     assert answer.kind == OWN
@@ -524,7 +535,7 @@ def test_a_difference_that_dynamo_captures_is_not_blamed_on_a_line() -> None:
 def test_a_difference_in_16_bits_that_no_line_mends_can_be_rounding(dtype: str, kind: str) -> None:
     def record(request: Run) -> Recording:
         slope, loss = (0.5, 0.7) if request.python.route == "inductor" else (1.0, 0.5)
-        return run((0, 1.0), (2, slope), (3, slope), losses=(1.0, loss), dtype=dtype, graphs=1)
+        return made_run((LINEAR, 1.0), (GELU_GRAD, slope), (LEAF, slope), losses=(1.0, loss), dtype=dtype, graphs=1)
 
     answer, _ = compare_compilers(record)
     assert answer.kind == kind

@@ -25,7 +25,7 @@ from pseudograd_upgrade.suite_plugin import watch
 from pseudograd_upgrade.suite_recorder import SuiteSession
 
 from ..pages.blocks import ROOT
-from .made_runs import ORIGINS, run
+from .made_runs import CLAMP_GRAD, GELU, GELU_GRAD, LEAF, LINEAR, ORIGINS, SILU, SILU_GRAD, run
 from .test_upgrade import OTHER, needs_other, upgrade
 
 OLD, NEW = Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0")
@@ -72,7 +72,7 @@ def ended(
 
 def gated(slope: float, **named: object) -> SuiteTest:
     """A test through the clamp of a package, whose gradient is `slope`."""
-    return ended((0, 1.0), (8, slope), (3, slope), **named)  # type: ignore[arg-type]
+    return ended((LINEAR, 1.0), (CLAMP_GRAD, slope), (LEAF, slope), **named)  # type: ignore[arg-type]
 
 
 def kinked(run: Asked, **failing: object) -> SuiteTest:
@@ -86,7 +86,7 @@ def ask(record: Record) -> tuple[SuiteAnswer, Runner]:
 
 
 def test_tests_that_are_the_same_cost_one_run_per_torch() -> None:
-    passing, failing = ended((0, 1.0)), ended((0, 2.0), outcome="failed", message="at 0x7f")
+    passing, failing = ended((LINEAR, 1.0)), ended((LINEAR, 2.0), outcome="failed", message="at 0x7f")
     answer, runner = ask(lambda run: {"t.py::a": passing, "t.py::b": failing})
     assert answer.survives
     assert runner.count == 2
@@ -99,7 +99,7 @@ def test_tests_that_are_the_same_cost_one_run_per_torch() -> None:
 def test_tests_of_one_line_are_one_cause_and_share_their_runs() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         test = kinked(run, outcome="failed", message="t.py:9: assert 0 == 1")
-        return {**{f"t.py::test[{n}]": test for n in range(7)}, "t.py::same": ended((0, 1.0))}
+        return {**{f"t.py::test[{n}]": test for n in range(7)}, "t.py::same": ended((LINEAR, 1.0))}
 
     answer, runner = ask(record)
     assert [(cause.answer.kind, len(cause.endings)) for cause in answer.causes] == [(CONVENTION, 7)]
@@ -122,8 +122,8 @@ def test_a_cause_is_an_annotation_and_what_was_not_compared_is_an_error() -> Non
         test = kinked(run, outcome="failed", message="tests/test_it.py:9: assert 0 == 1")
         gone = {"outcome": "failed", "message": "AttributeError: gone"} if not run.is_old else {}
         tests = {f"tests/test_it.py::test[{n}]": test for n in range(7)}
-        alone = {"u": ended((0, 1.0))} if run.is_old else {}
-        return {**tests, "tests/test_it.py::test_gone": ended((0, 1.0), **gone), **alone}  # type: ignore[arg-type]
+        alone = {"u": ended((LINEAR, 1.0))} if run.is_old else {}
+        return {**tests, "tests/test_it.py::test_gone": ended((LINEAR, 1.0), **gone), **alone}  # type: ignore[arg-type]
 
     answer, _ = ask(record)
     text = json.dumps({**answer.to_json(), "not_compared": ["not heard: an error"]})
@@ -152,7 +152,7 @@ def test_the_plugin_is_in_both_environments_and_a_pin_of_the_settings_is_named(
         manager = SimpleNamespace(has_plugin=known.__eq__, is_blocked=blocked.__eq__, import_plugin=names.append)
         suite_plugin.pytest_addoption(manager)  # type: ignore[arg-type]
         assert names == imported
-    same, _ = ask(lambda run: {"u": ended((0, 1.0))})
+    same, _ = ask(lambda run: {"u": ended((LINEAR, 1.0))})
     monkeypatch.setattr(suite, "compare_suites", lambda *arguments: same)
     Path("pyproject.toml").write_text('[tool.pseudograd]\npin = "half"\n', encoding="utf-8")
     note = "upgrade: the suite ran under the pin 'half', by pin of [tool.pseudograd] in pyproject.toml"
@@ -169,8 +169,8 @@ def test_the_page_shows_an_answer() -> None:
         tests = {
             f"tests/test_gate.py::{name}": kinked(run, **end) for name, end in zip(names, [*ends, {}], strict=True)
         }
-        rounded = {f"rounded[{n}]": ended((0, 1.0 if run.is_old else 1.0 + 1e-7)) for n in range(4)}
-        return {**tests, **rounded, **{f"same[{n}]": ended((0, 1.0)) for n in range(405)}}
+        rounded = {f"rounded[{n}]": ended((LINEAR, 1.0 if run.is_old else 1.0 + 1e-7)) for n in range(4)}
+        return {**tests, **rounded, **{f"same[{n}]": ended((LINEAR, 1.0)) for n in range(405)}}
 
     answer, _ = ask(record)
     page = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
@@ -191,8 +191,13 @@ def test_causes_are_told_apart() -> None:
         new = not run.is_old
         return {
             "kink": kinked(run),
-            "op": ended((0, 1.0), (2, 2.0 if new else 1.0), (3, 2.0 if new else 1.0), losses=(2.0 if new else 1.0,)),
-            "gone": ended((0, 1.0), **({"outcome": "failed", "message": "x.py:1: AttributeError"} if new else {})),  # type: ignore[arg-type]
+            "op": ended(
+                (LINEAR, 1.0),
+                (GELU_GRAD, 2.0 if new else 1.0),
+                (LEAF, 2.0 if new else 1.0),
+                losses=(2.0 if new else 1.0,),
+            ),
+            "gone": ended((LINEAR, 1.0), **({"outcome": "failed", "message": "x.py:1: AttributeError"} if new else {})),  # type: ignore[arg-type]
             "own": gated(1.0, losses=(next(losses),)),
         }
 
@@ -219,7 +224,7 @@ BROKEN = {"outcome": "failed", "message": "t.py:9: assert"}
 def test_tests_that_share_a_fixture_have_the_line_of_its_training() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         trained = gated(1.0 if run.is_old or run.pin else 0.0).parts
-        own = ended((0, 1.0 if run.is_old or run.pin else 2.0), losses=()).parts
+        own = ended((LINEAR, 1.0 if run.is_old or run.pin else 2.0), losses=()).parts
         return {"first": SuiteTest("passed", "", (*trained, *own)), "second": SuiteTest("passed", "", (*trained, b""))}
 
     answer, _ = ask(record)
@@ -230,7 +235,7 @@ def test_tests_that_share_a_fixture_have_the_line_of_its_training() -> None:
 
 
 def test_a_gradient_that_only_the_assertion_sees_is_tried_under_the_pin() -> None:
-    events = (0, 1.0), (8, 0.0), (3, 1.0)  # the leaf gets the same under both
+    events = (LINEAR, 1.0), (CLAMP_GRAD, 0.0), (LEAF, 1.0)  # the leaf gets the same under both
     answer, _ = ask(lambda run: {"t": gated(1.0) if run.is_old or run.pin else ended(*events, outcome="failed")})
     assert [(cause.answer.kind, cause.answer.pin) for cause in answer.causes] == [(CONVENTION, "torch<=2.13")]
 
@@ -238,9 +243,9 @@ def test_a_gradient_that_only_the_assertion_sees_is_tried_under_the_pin() -> Non
 def test_a_kink_below_rounding_is_named_and_not_the_op_that_shows_it() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         if run.pin:  # the node of a pinned call has another name
-            return {"t": ended((0, 1.0), (5, 1.0), (3, 1.0))}
+            return {"t": ended((LINEAR, 1.0), (SILU_GRAD, 1.0), (LEAF, 1.0))}
         slope = 1.0 if run.is_old else 0.5
-        return {"t": ended((0, 1.0), (8, 1.0 + 1e-7 * slope), (5, slope), (3, slope))}
+        return {"t": ended((LINEAR, 1.0), (CLAMP_GRAD, 1.0 + 1e-7 * slope), (SILU_GRAD, slope), (LEAF, slope))}
 
     (cause,) = ask(record)[0].causes
     assert "package/gate.py:7" in "\n".join(cause.lines(1))
@@ -250,7 +255,7 @@ def test_a_kink_below_rounding_is_named_and_not_the_op_that_shows_it() -> None:
 def test_a_step_that_was_not_recorded_is_recorded_in_a_further_run() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         is_mended = run.is_old or bool(run.pin)
-        test = gated if run.schedule.first > 100 else lambda slope, **named: ended((0, 1.0), **named)
+        test = gated if run.schedule.first > 100 else lambda slope, **named: ended((LINEAR, 1.0), **named)
         end = {} if is_mended else {"outcome": "failed"}
         return {"t": test(1.0 if is_mended else 0.0, losses=(1.0,) * 40, **end)}
 
@@ -260,7 +265,11 @@ def test_a_step_that_was_not_recorded_is_recorded_in_a_further_run() -> None:
 
 def test_other_ops_at_the_end_of_a_test_are_the_cause_of_its_failure() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
-        return {"t": ended((0, 1.0), (1, 1.0)) if run.is_old else ended((0, 1.0), (4, 2.0), outcome="failed")}
+        return {
+            "t": ended((LINEAR, 1.0), (GELU, 1.0))
+            if run.is_old
+            else ended((LINEAR, 1.0), (SILU, 2.0), outcome="failed")
+        }
 
     answer, _ = ask(record)
     assert [cause.answer.kind for cause in answer.causes] == [OTHER_OP]
@@ -271,7 +280,7 @@ def test_other_ops_at_the_end_of_a_test_are_the_cause_of_its_failure() -> None:
 def test_a_failure_that_torch_does_not_explain_is_repeated(fails_again: bool, kind: str) -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         fails = not run.is_old and (fails_again or not run.is_repeated)
-        return {"t": ended((0, 1.0), outcome="failed" if fails else "passed")}
+        return {"t": ended((LINEAR, 1.0), outcome="failed" if fails else "passed")}
 
     answer, runner = ask(record)
     assert [cause.answer.kind for cause in answer.causes] == [kind]
@@ -301,7 +310,9 @@ def test_a_test_that_passes_under_the_newer_torch_alone_keeps_its_convention() -
 
 def test_a_file_that_one_torch_does_not_collect_is_a_cause() -> None:
     lost = {"u.py": SuiteTest("not collected", "u.py:1: ImportError: gone")}
-    answer, _ = ask(lambda run: {"t.py::a": ended((0, 1.0)), **({"u.py::b": ended((0, 1.0))} if run.is_old else lost)})
+    answer, _ = ask(
+        lambda run: {"t.py::a": ended((LINEAR, 1.0)), **({"u.py::b": ended((LINEAR, 1.0))} if run.is_old else lost)}
+    )
     assert not answer.survives
     assert "  1 file: fails in one of them\n" in str(answer)
     assert "u.py: not collected under torch 2.15.0 alone: u.py:1: ImportError: gone" in str(answer)
@@ -309,14 +320,14 @@ def test_a_file_that_one_torch_does_not_collect_is_a_cause() -> None:
 
 @pytest.mark.parametrize(("old", "new"), [("skipped", "passed"), ("failed", "skipped")])
 def test_a_test_that_one_torch_skips_is_counted(old: str, new: str) -> None:
-    answer, runner = ask(lambda run: {"t": SuiteTest(old if run.is_old else new), "u": ended((0, 1.0))})
+    answer, runner = ask(lambda run: {"t": SuiteTest(old if run.is_old else new), "u": ended((LINEAR, 1.0))})
     assert answer.survives
     assert answer.counts["skipped under one alone"] == 1
     assert runner.count == 2
 
 
 def test_a_test_that_ended_under_one_torch_only_is_a_note() -> None:
-    answer, _ = ask(lambda run: {"u": ended((0, 1.0)), **({"t": ended((0, 1.0))} if run.is_old else {})})
+    answer, _ = ask(lambda run: {"u": ended((LINEAR, 1.0)), **({"t": ended((LINEAR, 1.0))} if run.is_old else {})})
     assert answer.notes == ("1 test ended only under torch 2.13.0, such as t",)
 
 
@@ -324,7 +335,7 @@ def test_tests_that_no_further_run_explains_are_counted() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         if run.is_noise:
             raise LimitError
-        return {"t": gated(1.0 if run.is_old else 0.0), "u": ended((0, 1.0))}
+        return {"t": gated(1.0 if run.is_old else 0.0), "u": ended((LINEAR, 1.0))}
 
     answer, _ = ask(record)
     assert not answer.survives
