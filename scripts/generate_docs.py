@@ -55,7 +55,6 @@ FILLED = (
             "lint",
             "override",
             "policy_clips",
-            "start/picture",
             "kinks",
         )
     ),
@@ -251,7 +250,6 @@ _PARTS: dict[str, Callable[..., str]] = {
     "diagnosis": _diagnosis,
     "rules": _rule_table,
     "finding": _finding,
-    "advice": which_rule.advice,
     "packages": _packages,
     "policy_differences": policy_page.differences,
     "policy_losses": policy_page.losses,

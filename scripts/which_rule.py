@@ -82,7 +82,6 @@ def against(rows: list[Row], name: str, others: Sequence[str]) -> str:
 
 
 def advice() -> str:
-    """The short list, for docs/start/picture.md."""
     leaves, computed = ([row for row in rows() if row["task"].has_leaves == has_leaves] for has_leaves in _SECTIONS)
     best = sum(PROJECT in row["best"] for row in leaves)
     return "\n".join(
@@ -148,8 +147,10 @@ def _legend(rows: list[Row]) -> list[str]:
     for row in rows:
         task, seeds = row["task"], row["seeds"]
         runs = f"{len(next(iter(seeds.values())))} seeds" if seeds else "one run"
-        parts[task.name] = f"`{task.name}`: {task.title} ({task.headline[1]}, {task.score.better} is better; {runs})"
-    lines = ["The problems:", ""]
+        parts[task.name] = f"`{task.name}`: {task.title} ({task.headline[1]}, {runs})"
+    lower = [name for name in parts if TASKS[name].score.better == "lower"]
+    direction = "higher is better" + (f", lower in {', '.join(f'`{name}`' for name in lower)}" if lower else "")
+    lines = [f"The problems ({direction}):", ""]
     return [*lines, *(f"- {part}" for part in parts.values())]
 
 

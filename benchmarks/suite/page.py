@@ -22,7 +22,7 @@ _FLOORS, _OWN, _USUAL, _OURS = (
 def text(run: Run) -> str:
     drawn = names(run)
     machine = machine_in_words(run.machine)
-    others = ", ".join(f"{name} {version}" for name, version in run.peers.items()) or "none"
+    others = ", ".join(f"{name} {version}" for name, version in run.peers.items())
     missing = {
         name.rpartition(": ")[2]: why.removeprefix(f"{name.rpartition(': ')[2]}: ") for name, why in run.missing.items()
     }
@@ -51,7 +51,7 @@ def text(run: Run) -> str:
         f"{run.when[:10]}, {run.rounds} rounds:",
         "",
         *(f"- {line}" for line in machine),
-        f"- other libraries: {others}",
+        *([f"- other libraries: {others}"] if others else []),
         *(f"- left out: {peer} ({why})" for peer, why in missing.items()),
     ]
     return "\n".join(lines).rstrip() + "\n"

@@ -153,7 +153,7 @@ _PROCESS = "the process ends"
 
 IMPORT_OF_DYNAMO = Patch(
     "sys.meta_path: torch._dynamo",
-    "Dynamo learns of this library when the program imports it",
+    "tells Dynamo of this library when the program imports it",
     "torch._dynamo has been imported",
     _awaits("torch._dynamo"),
 )
@@ -162,11 +162,11 @@ BACKWARD = [
     for owner in ("torch.autograd.graph", "torch.autograd")
 ]
 CHECKPOINTS = [
-    Patch(f"torch.utils.checkpoint.{name}", "a checkpoint recomputes as its forward ran", _CONTEXTS)
+    Patch(f"torch.utils.checkpoint.{name}", "a checkpoint recomputes under the contexts of its forward", _CONTEXTS)
     for name in ("CheckpointFunction._backward_cls.run_function", "_CheckpointFrame.recompute_fn")
 ]
 FAST_PATHS = [
-    Patch(f"torch.nn.modules.{name}.forward", "a mode closes torch's fast path", _CONTEXTS)
+    Patch(f"torch.nn.modules.{name}.forward", "torch keeps its fast path under a mode", _CONTEXTS)
     for name in (
         "activation.MultiheadAttention",
         "transformer.TransformerEncoderLayer",
@@ -174,12 +174,16 @@ FAST_PATHS = [
     )
 ]
 APPLY = Patch(
-    "torch.autograd.Function.apply", "code inside a custom Function makes no graph", f"{_DIAGNOSES} and {_RUNS}"
+    "torch.autograd.Function.apply",
+    "notes that code inside a custom Function makes no graph",
+    f"{_DIAGNOSES} and {_RUNS}",
 )
-SWAP_TENSORS = Patch("torch.utils.swap_tensors", "torch swaps no tensor with a weak reference", _DIAGNOSES)
+SWAP_TENSORS = Patch(
+    "torch.utils.swap_tensors", "drops our weak references: torch swaps no tensor that has one", _DIAGNOSES
+)
 PARTS_TO_COMPILE = Patch(
     "torch._higher_order_ops.utils.setup_compilation_env",
-    "`torch.cond` and its like compile their parts",
+    "lets `torch.cond` and its like compile their parts",
     _DIAGNOSES,
 )
 _LOCATED = "a warning is located at the line of the program"
@@ -197,7 +201,7 @@ FILTERS_CHANGE = Patch(
 )
 ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "a diagnosis does not record its calls", _DIAGNOSES)
 READERS_OF_RANDOM_STATES = [  # torch's own fork_rng and checkpoint look them up in their module, too
-    Patch(f"{module}.{name}", "a run that reads no random state runs with one seed", _RUNS)
+    Patch(f"{module}.{name}", "notes whether a run reads a random state", _RUNS)
     for module, name in (
         ("torch", "get_rng_state"),
         ("torch", "initial_seed"),

@@ -167,7 +167,7 @@ def _trial() -> tuple[object, ...]:
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 _INPUTS = ("x", "threshold", "bandwidth", "window_to_x")
-_SOURCE_OF_SLOPES = "the slope of sign with this name, of area 1"
+_SOURCE_OF_SLOPES = "as the rule of sign, with area 1"
 RULES: dict[str, Rule] = {}
 
 
