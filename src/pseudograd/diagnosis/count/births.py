@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,15 +68,24 @@ _INPUTS: dict[str, tuple[str, ...]] = {
 }
 
 
+class Position(NamedTuple):
+    """The number of a node among the nodes of the same op in one backward, of which there are `total`."""
+
+    number: int
+    total: int
+
+
+NO_POSITION = Position(0, 0)
+
+
 @dataclass
 class Birth:
     """An op whose backward made a broken gradient from finite ones, or whose forward made a broken value.
 
     tally: None if nobody saw the call. values: a clause about x at the broken entries. is_masked: do only zeros arrive at these entries?
     broken: the name of a saved input that is broken, and origin: the op that made this input. near: the parameter that is another input.
-    line: the losses of the line that ran the backward. place: the number of the node among the nodes of the same op in that backward, and
-    how many these are. factor: the largest gradient as a multiple of what float16 holds; 0 if it is not known. hidden: the leaves upstream
-    that a detach hides. earlier: an earlier backward that got the value, behind a detach.
+    line: the losses of the line that ran the backward. factor: the largest gradient as a multiple of what float16 holds; 0 if it is not
+    known. hidden: the leaves upstream that a detach hides. earlier: an earlier backward that got the value, behind a detach.
     """
 
     tally: Tally | None
@@ -94,7 +103,7 @@ class Birth:
     broken: str = ""
     near: str = ""
     line: Losses | None = None
-    place: tuple[int, int] = (0, 0)
+    position: Position = NO_POSITION
     factor: float = 0.0
     hidden: int = 0
     earlier: int = 0

@@ -217,26 +217,16 @@ class Influence:
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
         marks, blocked = self._marks_of(inputs or args), 0  # torch.tensor(array) takes no tensor
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
-        if marks & self._open:
+        if marks & self._open:  # blocked: the upper bits that this call would remove if it cuts its inputs off
             blocked = self._open & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
         learning = [tensor for tensor in continuous if tensor.requires_grad]
         if not (learning or marks):
             if name == ".data" and isinstance(result, Tensor):
                 self._note_origin(result, inputs[0])
             return
-        if name in _COMPARISONS and marks:
-            for cut in self._cuts_among(marks):
-                self._compared |= cut.bits
-        elif learning and marks & self._compared:
-            line = named(self._locations.here(3).call)
-            for cut in self._cuts_among(marks & self._compared):
-                cut.decides_at.add(line)
+        self._note_reading(name, marks, blocked, bool(learning))
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
-        if blocked and (name in _DETACHING or name in _EXITS):
-            again = named(self._locations.here(3).call)
-            for cut in self._cuts_among(blocked):
-                cut.again.add(again)
         if blocked and (name in _DETACHING or not is_grad_enabled()):
             marks &= ~(blocked if name in _DETACHING else blocked & ~self._open_without_grad)
         if learning:
@@ -252,6 +242,20 @@ class Influence:
         for tensor in outputs:
             bits = marks if tensor.requires_grad and is_linear else marks & ~self._sums
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~blocked)
+
+    def _note_reading(self, name: str, marks: int, blocked: int, learns: bool) -> None:
+        """Note at the cuts of these marks if their value is compared here, decides here, or is cut off once more."""
+        if name in _COMPARISONS and marks:
+            for cut in self._cuts_among(marks):
+                self._compared |= cut.bits
+        elif learns and marks & self._compared:
+            line = named(self._locations.here(3).call)
+            for cut in self._cuts_among(marks & self._compared):
+                cut.decides_at.add(line)
+        if blocked and (name in _DETACHING or name in _EXITS):
+            line = named(self._locations.here(3).call)
+            for cut in self._cuts_among(blocked):
+                cut.again.add(line)
 
     def _mark_result(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
         """A fast path for most calls: a result with a graph gets all marks of the arguments. Returns False if the slow path is needed."""

@@ -21,8 +21,10 @@ from ...torch_table.private import current_node, saved
 from ...wording import counted
 from .births import (
     KIND_OF,
+    NO_POSITION,
     Birth,
     Kind,
+    Position,
     describe,
     edge_of,
     excess,
@@ -108,18 +110,11 @@ class Nonfinite:
         """A backward begins: attach hooks to its nodes, if there is something to search for."""
         self._settle()
         if not self._are_weights_known and not self.has_spread:
-            self._are_weights_known = True
-            leaves = [leaf for _, leaf in self._leaves if leaf.is_parameter or self.reached]
-            weights = [leaf for leaf in leaves if is_broken(leaf.tensor())]
-            self.has_spread = bool(weights)
-            if weights and not self.reached:
-                near, backward, tensor = weights[0].name, self._recorder.backwards, weights[0].tensor()
-                dtype = torch.float32 if tensor is None else tensor.dtype
-                self._add(Birth(None, "", "weights", backward, 0, 0, "", dtype, 0, is_forward=True, near=near))
+            self._look_at_weights()
         roots_known = [root.detach() for root in roots if isinstance(root, Tensor) and not is_loss_finite]
         self._is_loss_nan = any(bool(root.isnan().any()) for root in roots_known)
         if self.is_unplaced:
-            self._place(behind)
+            self._find_lines(behind)
         self._is_of_forward, self._is_computed_again = not is_loss_finite, False
         reach = reduce(or_, (self._leaves.upstream(node) for node in nodes.starts(roots)), 0)
         self._of_data = [key for key, birth in self.births.items() if birth.hidden & reach and self._is_of_forward]
@@ -133,6 +128,17 @@ class Nonfinite:
             if nodes.name_of(node) != nodes.LEAF:
                 node.register_hook(partial(self._look_again))
 
+    def _look_at_weights(self) -> None:
+        """Note whether weights are broken. If no gradient was broken before, they are a birth."""
+        self._are_weights_known = True
+        leaves = [leaf for _, leaf in self._leaves if leaf.is_parameter or self.reached]
+        weights = [leaf for leaf in leaves if is_broken(leaf.tensor())]
+        self.has_spread = bool(weights)
+        if weights and not self.reached:
+            near, backward, tensor = weights[0].name, self._recorder.backwards, weights[0].tensor()
+            dtype = torch.float32 if tensor is None else tensor.dtype
+            self._add(Birth(None, "", "weights", backward, 0, 0, "", dtype, 0, is_forward=True, near=near))
+
     @property
     def is_unplaced(self) -> bool:
         """Is there a birth without a line? Its node only hands gradients on, and the recorder usually attaches no hook to such nodes."""
@@ -140,17 +146,17 @@ class Nonfinite:
         births = self.births.values()
         return any(birth.tally is None and birth.op and birth.backward > oldest for birth in births)
 
-    def _place(self, behind: Sequence[GraphNode]) -> None:
-        """Find the lines of births in the graph of a later backward of the same loss, where each op has the same place among its like."""
+    def _find_lines(self, behind: Sequence[GraphNode]) -> None:
+        """Find the lines of births in the graph of a later backward of the same loss, where their nodes have the same positions."""
         for birth in self.births.values():
             if birth.tally is None and birth.line is self._recorder.line:
                 alike = [node for node in behind if op_of(node) == birth.op]
-                if alike and len(alike) == birth.place[1]:
-                    birth.tally = self._recorder.tally_of(alike[birth.place[0]])
+                if alike and len(alike) == birth.position.total:
+                    birth.tally = self._recorder.tally_of(alike[birth.position.number])
 
-    def _place_of(self, node: GraphNode) -> tuple[int, int]:
+    def _position_of(self, node: GraphNode) -> Position:
         alike = [other for other in self._behind if op_of(other) == op_of(node)]
-        return (alike.index(node), len(alike)) if node in alike else (0, 0)
+        return Position(alike.index(node), len(alike)) if node in alike else NO_POSITION
 
     @quiet("what is not finite")
     def _look_again(self, leaving: Leaving, arriving: Leaving) -> None:
@@ -170,9 +176,7 @@ class Nonfinite:
         if broken is None:
             return
         is_inner, self._is_inner = self._is_inner, False
-        if is_inner and tally is not None and tally.function is not None:
-            return
-        if tally in self.births:
+        if tally in self.births or (is_inner and tally is not None and tally.function is not None):
             return
         birth = self._birth(node, broken, arriving)
         if self._is_of_forward:
@@ -316,7 +320,7 @@ class Nonfinite:
         mask, tally, upstream = ~value.isfinite(), self._recorder.tally_of(node), self._leaves.upstream(node)
         counts = int(torch.count_nonzero(mask)), mask.numel()
         birth = Birth(tally, op_of(node), kind, self._recorder.backwards, *counts, values, value.dtype, upstream)
-        birth.broken, birth.near, birth.place = broken, self._near(node), self._place_of(node)
+        birth.broken, birth.near, birth.position = broken, self._near(node), self._position_of(node)
         return birth
 
     def _origin(self, node: GraphNode) -> tuple[str, str, str]:

@@ -50,28 +50,34 @@ def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Fin
     if not cuts:
         return
     cut, *others = sorted(cuts, key=_order)
-    place, source = named(cut.location.call), expression_at(cut.location)
-    mended = source.replace(".item()", "").replace(".detach()", "").replace(".data", "")
-    next_step = f"{mended}  # in place of {source}" + ("" if place == line else f" at {place}")
-    if cut.calls < idle.passes - 1:
-        next_step = f"Compute it anew in each step, with a gradient: {place} ran {counted(cut.calls, 'time')}."
-    elif mended == source:
-        next_step = f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
-    # Further lines that take the gradient away: after the first is mended, these would still cut.
+    place = named(cut.location.call)
     others += [other for other in evidence.recorder.influence.cuts.values() if place in other.again]
-    call = idle.location.call
-    sources = {format_location(call.code, number) for number in lines_of_addend(call)} if call is not None else set()
-    again = {where for other in (cut, *others) for where in other.again & {line, *sources}}
+    # The lines of the sum and of its term: those that detach once more would still cut after the first line is mended.
+    call, lines = idle.location.call, {line}
+    if call is not None:
+        lines |= {format_location(call.code, number) for number in lines_of_addend(call)}
+    again = {where for other in (cut, *others) for where in other.again & lines}
     more = sorted(again | {named(other.location.call) for other in others if _takes_away(other)} - {place})
     elsewhere = f"; cut as well at {', '.join(more[:4])}" if more else ""
     yield KIND.call_finding(
         idle.location,
         f"a term without a gradient is added to the loss in {counted(idle.passes, 'backward pass', 'backward passes')}{elsewhere}",
         f"it is made of what learns, and {cut.kind} takes its gradient away ({place}), so the term changes no step",
-        next_step,
+        _advise(idle, cut, place, line),
         module=idle.location.module,
         is_muted=evidence.deliberate.location(idle.location) or evidence.deliberate.location(cut.location),
     )
+
+
+def _advise(idle: Idle, cut: Cut, place: str, line: str) -> str:
+    """place: the line of the cut; line: that of the sum."""
+    source = expression_at(cut.location)
+    mended = source.replace(".item()", "").replace(".detach()", "").replace(".data", "")
+    if cut.calls < idle.passes - 1:
+        return f"Compute it anew in each step, with a gradient: {place} ran {counted(cut.calls, 'time')}."
+    if mended == source:
+        return f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
+    return f"{mended}  # in place of {source}" + ("" if place == line else f" at {place}")
 
 
 def _order(cut: Cut) -> tuple[bool, str, int]:

@@ -213,12 +213,9 @@ class _Judge:
         if cause == _ANOTHER_MODULE or not old or not is_making:
             add = self.add_group(group)
             instead_of = "let the loss use the other module" if cause == _ANOTHER_MODULE else "requires_grad_(False)"
-            is_late = any(leaf.since for leaf in group)
-            when = (
-                f"once, after the line that makes {'it' if len(group) == 1 else 'them'}"
-                if is_late
-                else "before the loop"
-            )
+            when = "before the loop"
+            if any(leaf.since for leaf in group):
+                when = f"once, after the line that makes {'it' if len(group) == 1 else 'them'}"
             next_step = f"{add}  # {when}; or {instead_of}{self.say_net(group[0], add)}"
         if making is not None:
             made_at = f" at {where}" if is_making else ""
