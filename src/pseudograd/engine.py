@@ -37,12 +37,12 @@ from torch.nn import Parameter
 
 from . import dynamo, formula, kernels
 from .arguments import has_negative_zero
-from .formula import Depth, own
+from .formula import Depth, our_formulas
 from .geometry import edge_reads_grad
 from .kernels import bits
 from .kernels.residuals import INPUTS, Inputs, Residual, Saved, select_inputs
 from .kernels.table import PLAIN, Coded, Prepared, PreparedBetween, device_of
-from .rule import Call, Edge, Gradients, Op, Primitive, RuleLike, Wants, call_for, prepared, remember, split
+from .rule import Call, Edge, Gradients, Op, Primitive, RuleLike, Wants, call_for, prepared, remember, split_spec
 from .torch_table.private import (
     backward_class,
     constant_result,
@@ -419,7 +419,7 @@ class Ready:
         self.recipe, self.is_seen, self.is_linear = recipe, is_seen, recipe.call.is_linear
         self.zeros = [position for position, value in enumerate(recipe.others) if value == 0]
         self.coded, self.pays = recipe.coded, recipe.pays
-        self.is_of_few, self.takes_any = recipe.is_of_few, recipe.takes_any
+        self.only_few_elements, self.takes_any_layout = recipe.only_few_elements, recipe.takes_any_layout
 
     def __call__(self, x: Tensor) -> Tensor | None:
         try:
@@ -429,13 +429,13 @@ class Ready:
             if type(x) is not Tensor and not self.is_linear:
                 return None
             # The layout of a nested tensor is strided, too.
-            if self.takes_any and (x.layout is not torch.strided or x.is_nested):
+            if self.takes_any_layout and (x.layout is not torch.strided or x.is_nested):
                 return None
             if x.numel() < bits.least:
                 return self.keeping_x(x)
             if self.coded is not None and self.pays(x):
                 return self.keeping_code(x)
-            return None if self.is_of_few else self.keeping_x(x)
+            return None if self.only_few_elements else self.keeping_x(x)
         except RuntimeError:  # the operators take neither sparse tensors nor those of another backend
             return None
 
@@ -502,7 +502,7 @@ def _make_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Ten
             return None
         if in_place:
             return rewritten.run_in_place(x)
-        if recipe.takes_any or x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
+        if recipe.takes_any_layout or x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
             return rewritten(x)
         try:
             return keeping_x(x)
@@ -781,7 +781,7 @@ class PseudogradFunctional(Function):
 
 
 def _apply_functional(call: Call, inputs: Iterable[object]) -> Tensor:
-    with own:  # the forward runs under the modes of `rewrite`, which must leave it alone
+    with our_formulas:  # the forward runs under the modes of `rewrite`, which must leave it alone
         return PseudogradFunctional.apply(call, *inputs)
 
 
@@ -806,7 +806,7 @@ class PseudogradCompiled(Function):
     def backward(ctx: Node, grad: Tensor) -> object:
         call, count = ctx.state[0], len(ctx.numbers)
         numbers = dict(zip(call.numbers, ctx.numbers))  # noqa: B905  of one length
-        gradients = formula.plain(
+        gradients = formula.pull_dense(
             grad, _after_grad(grad, _recall(ctx)), ctx.needs_input_grad[1 + count :], call, numbers
         )
         return None, *[None] * count, *gradients
@@ -838,12 +838,12 @@ def _show_to_dynamo(call: Call, inputs: tuple[object, ...]) -> None:
     with torch.no_grad():
         values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
         wants = tuple(isinstance(value, Tensor) for value in values)
-        formula.plain(call.primitive.forward(*values), values, wants, call)
+        formula.pull_dense(call.primitive.forward(*values), values, wants, call)
 
 
 def _apply_in_graph(*leaves: object) -> Tensor:
     """The node that Dynamo puts into its graph. A graph holds no objects of ours, so the first of `leaves` name the call."""
-    call, inputs = split(leaves)
+    call, inputs = split_spec(leaves)
     return _apply_functional(call, inputs)
 
 

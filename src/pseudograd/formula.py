@@ -32,20 +32,20 @@ class Depth(threading.local):
         self.depth -= 1
 
 
-own = Depth()  # above 0 while we compute a formula or a functional lowering: `rewrite` leaves these calls alone
+our_formulas = Depth()  # above 0 while we compute a formula: `rewrite` and `listen` leave its calls of torch alone
 
 
 def pull(grad: Tensor, inputs: list[object], wants: Wants, call: Call) -> Gradients:
     """One gradient per input, unreduced: autograd sums each to the shape of its input, and casts it to its dtype and device."""
-    if torch.compiler.is_dynamo_compiling():  # which cannot trace `own`
-        return plain(grad, inputs, wants, call)
-    with own, fake_mode_of(grad):
+    if torch.compiler.is_dynamo_compiling():  # which cannot trace `our_formulas`
+        return pull_dense(grad, inputs, wants, call)
+    with our_formulas, fake_mode_of(grad):
         if are_sparse(grad, inputs):
-            return apply_to_values(lambda grad, inputs: plain(grad, inputs, wants, call), grad, inputs)
-        return plain(grad, inputs, wants, call)
+            return apply_to_values(lambda grad, inputs: pull_dense(grad, inputs, wants, call), grad, inputs)
+        return pull_dense(grad, inputs, wants, call)
 
 
-def plain(
+def pull_dense(
     grad: Tensor, inputs: list[object], wants: Wants, call: Call, numbers: dict[str, float] | None = None
 ) -> Gradients:
     """The gradients of a call whose tensors are dense. A rule that compares gets the inputs as torch compared them: tensors cast and

@@ -356,11 +356,11 @@ def remember(calls: dict[Any, Any], key: object, call: object) -> Any:
 def call_named(spec: tuple[object, ...]) -> Call:
     """The call that `spec` names. It is remembered, but not under a compiler, which must not see the memory change."""
     if is_compiling():
-        return split(spec)[0]
-    return _by_spec.get(spec) or remember(_by_spec, spec, split(spec)[0])
+        return split_spec(spec)[0]
+    return _by_spec.get(spec) or remember(_by_spec, spec, split_spec(spec)[0])
 
 
-def split(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
+def split_spec(leaves: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...]]:
     """The call that the first of `leaves` name, and the rest of `leaves`."""
     name, rule_name, edge, maximize, *rest = leaves
     primitive = PRIMITIVES[name]

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.recorder import Recorder
-from pseudograd.formula import own
+from pseudograd.formula import our_formulas
 from pseudograd.listen import harmless, hooks
 from pseudograd.listen.hooks import backwards, clearings, swaps
 from pseudograd.listen.listener import Listener
@@ -207,7 +207,7 @@ def calls_are_heard() -> bool:
 def assert_nothing_is_left() -> None:
     assert not mode_stack()
     assert dispatch_modes() == 0
-    assert (own.depth, harmless.unheard.depth) == (0, 0)
+    assert (our_formulas.depth, harmless.unheard.depth) == (0, 0)
     assert torch.is_grad_enabled()
     assert calls_are_heard()
     assert backwards.subscribers == hooks._watchers == harmless._listening == ()

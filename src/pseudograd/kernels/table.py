@@ -43,8 +43,8 @@ class Prepared(Record):
 
     With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x; by default the formula gives grad_x.
     With many elements it saves planes as `coded` says, if pays(x); encode_in_place(x, settings) -> (planes, order).
-    is_of_few: the call serves few elements only. others: the inputs behind x. takes_any: does forward take x of every layout, as torch's
-    own ops do? passes: x gets grad as it is, so nothing is saved.
+    only_few_elements: the call serves few elements only. others: the inputs behind x. takes_any_layout: does forward take x of every
+    layout, as torch's own ops do? passes: x gets grad as it is, so nothing is saved.
     """
 
     forward: Callable[[Tensor, Tensor | None], Tensor]
@@ -56,8 +56,8 @@ class Prepared(Record):
     encode_in_place: Callable[[Tensor, Tensor | None], tuple[Tensor, int | None]] = _leave_to_formula
     pays: Callable[[Tensor], bool] = _leave_to_formula
     passes: bool = False
-    is_of_few: bool = False
-    takes_any: bool = False
+    only_few_elements: bool = False
+    takes_any_layout: bool = False
 
 
 class PreparedBetween(Record):
@@ -269,8 +269,8 @@ def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
     def value(x: Tensor, settings: Tensor | None) -> Tensor:
         return forward(x, *others)
 
-    is_of_few = bool(_served(call).residuals) and not passes
-    return Prepared(value, call, others, passes=passes, is_of_few=is_of_few, takes_any=True)
+    only_few_elements = bool(_served(call).residuals) and not passes
+    return Prepared(value, call, others, passes=passes, only_few_elements=only_few_elements, takes_any_layout=True)
 
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:

@@ -22,7 +22,7 @@ from torch.overrides import handle_torch_function
 from torch.utils.hooks import BackwardHook
 
 from .. import engine
-from ..formula import Depth, own
+from ..formula import Depth, our_formulas
 from ..torch_table.private import mode_count, mode_stack
 from . import patches
 from .harmless import show_located, unheard
@@ -33,7 +33,7 @@ Ending = Callable[[Any], object]  # gets the result of the call
 Subscriber = Callable[..., Ending | None]
 
 
-class Around:
+class CallHook:
     """A hook around functions of torch, by their patches. read(*args, **kwargs) of a call returns the arguments that a subscriber gets."""
 
     def __init__(self, replaced: Iterable[patches.Patch], read: Callable[..., tuple[object, ...]]) -> None:
@@ -60,7 +60,7 @@ class Around:
     def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function, updated=())
         def call(*args: object, **kwargs: object) -> object:
-            if own.depth or unheard.depth:  # a computation of ours is no step of the program
+            if our_formulas.depth or unheard.depth:  # a computation of ours is no step of the program
                 return function(*args, **kwargs)
             arguments = self._read(*args, **kwargs)
             outcome: object = None
@@ -87,11 +87,11 @@ def _backward_arguments(
 
 
 # subscriber(roots, their gradients, inputs whose gradients are asked for)
-backwards = Around(patches.BACKWARD, _backward_arguments)
+backwards = CallHook(patches.BACKWARD, _backward_arguments)
 # subscriber(tensor, other tensor): by a swap a module changes what its parameters are
-swaps = Around([patches.SWAP_TENSORS], lambda t1, t2: (t1, t2))
+swaps = CallHook([patches.SWAP_TENSORS], lambda t1, t2: (t1, t2))
 # subscriber(optimizer, set_to_none)
-clearings = Around([patches.ZERO_GRAD], lambda self, set_to_none=True: (self, set_to_none))
+clearings = CallHook([patches.ZERO_GRAD], lambda self, set_to_none=True: (self, set_to_none))
 
 
 # --- custom Functions -------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch.compiler import is_compiling
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from ..formula import own
+from ..formula import our_formulas
 from ..torch_table.private import (
     end_mode,
     has_mode_stack,
@@ -83,7 +83,7 @@ class Listener(TorchFunctionMode):
         subscriber, is_silent = self.subscriber, _is_silent.get(func)
         if is_silent is False:
             kwargs = hooks.find_lost_argument(func, kwargs or {})
-        if is_silent or not subscriber.is_on or own.depth or unheard.depth or is_compiling() or is_tracing():
+        if is_silent or not subscriber.is_on or our_formulas.depth or unheard.depth or is_compiling() or is_tracing():
             return self.run(func, args, kwargs)
         if types and not all(issubclass(kind, Tensor) for kind in types):
             # The class of an argument, which is no tensor, decides what the call does. A proxy of torch.fx would record every question.

@@ -35,16 +35,17 @@ class GraphNode(Protocol):
 class Ranges:
     """Tells the nodes of one thread that were made in calls that we saw from the unseen ones, which were made between these calls."""
 
-    def __init__(self) -> None:
-        self.unseen: list[Span] = []
-        self.seen_up_to = node_number()
+    unseen: list[Span]
 
-    def forget(self) -> None:
-        """Count all nodes made so far as seen."""
-        self.seen_up_to = node_number()
+    def __init__(self) -> None:
+        self.start_afresh()
 
     def start_afresh(self) -> None:
         self.unseen = []
+        self.forget()
+
+    def forget(self) -> None:
+        """Count all nodes made so far as seen."""
         self.seen_up_to = node_number()
 
     def may_hide_some(self) -> bool:

@@ -22,7 +22,7 @@ from .replace import replace_grad
 
 __all__ = ["codebook_loss", "commitment_loss", "vector_quantize"]
 
-DEFAULT_RULE, TURNING_RULE = RULES = ("identity", "rotation")
+DEFAULT_RULE, ROTATION_RULE = RULES = ("identity", "rotation")
 TRANSLATES = {"ste": "identity", "straight_through": "identity", "replace": "identity", "rotate": "rotation"}
 
 
@@ -32,7 +32,7 @@ def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = DEFAULT_RUL
 
     Forward:  indices = argmin over k of |x - codebook[k]|^2 in float64, the first where several are equal; codes = codebook[indices],
         exactly. Distances are computed in chunks, and again in float64 where rounding could change the index.
-    Backward: a pseudo-gradient. "identity": grad_x = grad. "rotation": grad_x = |q|/|x| R^T grad for x and its code q, where R turns
+    Backward: a pseudo-gradient. "identity": grad_x = grad. "rotation": grad_x = |q|/|x| R^T grad for x and its code q, where R rotates
         the direction of x into that of q. R is a constant in further derivatives. If x or q is 0 or at most eps times as long as the
         other, or if they point in opposite directions, grad_x = grad. The codebook gets no gradient: it learns by `codebook_loss` or
         a moving average. Saves nothing, or three tensors like x for "rotation". Linear in grad.
@@ -56,8 +56,8 @@ def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = DEFAULT_RUL
     _check("vector_quantize", x, codebook)
     indices = nearest_code(x.detach(), codebook.detach())
     codes = functional.embedding(indices, codebook.detach())
-    turns = name == TURNING_RULE and engine.is_recording(x)
-    return replace_grad(codes, _rotated(x, codes) if turns else x), indices
+    rotates = name == ROTATION_RULE and engine.is_recording(x)
+    return replace_grad(codes, _rotated(x, codes) if rotates else x), indices
 
 
 def commitment_loss(x: Tensor, codes: Tensor) -> Tensor:

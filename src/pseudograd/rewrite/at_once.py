@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .. import engine
 from ..arguments import has_negative_zero
-from ..formula import own
+from ..formula import our_formulas
 from ..kernels.table import PLAIN
 from ..rule import Call, prepared, remember
 from ..torch_table.forms import KINKED
@@ -41,7 +41,7 @@ class Known(NamedTuple):
 
 def run_known(mode: Entered, calls: dict[object, Known], args: Arguments, kwargs: Keywords) -> Tensor | None:
     """The result of a call that is like one of `calls`, those of its function; None for another call, which has to be read."""
-    if not args or own.depth:
+    if not args or our_formulas.depth:
         return None
     x = args[0]
     if type(x) is not Tensor:

@@ -79,6 +79,7 @@ class Rewriting:
         return self._label
 
     def __enter__(self) -> Rewriting:
+        mode: Rewrite | None = None
         if is_compiling():
             mode = Rewrite(self.replacements, None, self.kinks)
             mode.__enter__()
@@ -87,12 +88,11 @@ class Rewriting:
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._decides_anything()
         kinks, left_to_torch = self.kinks, entered_contexts.NO_FAMILY
-        if kinks and not entered_contexts.modes():
-            kinks = drop_torchs_own(kinks)
-        if is_idle or self.kinks:
-            own = frozenset([name for name, text in self.kinks.items() if text == OWN or name not in kinks])
-            left_to_torch = ERA_FAMILIES | own if is_idle else own
-        entry = _Entry(thread, None, left_to_torch)
+        if kinks:
+            kinks = kinks if entered_contexts.modes() else drop_torchs_own(kinks)
+            left_to_torch = frozenset([name for name, text in self.kinks.items() if text == OWN or name not in kinks])
+        if is_idle:
+            left_to_torch |= ERA_FAMILIES
         if kinks or not is_idle:
             log = self._logs.get(thread)
             if log is None:
@@ -101,9 +101,8 @@ class Rewriting:
                 log.nodes.start_afresh()
             mode = (_RewriteAtLines if self.lines else Rewrite)({} if is_idle else self.replacements, log, kinks)
             mode.lines = self.lines
-            entry = _Entry(thread, mode, left_to_torch)
-        self._entries.append(entry)
-        entered_contexts.enter(entry.mode, left_to_torch)
+        self._entries.append(_Entry(thread, mode, left_to_torch))
+        entered_contexts.enter(mode, left_to_torch)
         return self
 
     def _decides_anything(self) -> bool:

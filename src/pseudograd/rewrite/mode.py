@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import engine
-from ..formula import own
+from ..formula import our_formulas
 from ..listen.hooks import LOST, find_lost_argument
 from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
 from ..torch_table.conventions import OWN
@@ -100,7 +100,7 @@ class Rewrite(Entered):
         # torch.jit.trace keeps values alone, and its check of the trace would find a difference.
         if not is_traced and is_tracing():
             return self._leave_in_trace(func, args, kwargs)
-        if self.kinks and (is_traced or not own.depth):
+        if self.kinks and (is_traced or not our_formulas.depth):
             if func is _NORM_OF_A_TENSOR:  # a function in Python, which Dynamo finds in no table
                 func = torch.norm
             result = pins.run_pinned(self, func, args, kwargs) if KINKED.get(func) is not None else None
@@ -111,7 +111,7 @@ class Rewrite(Entered):
         spelling: Spelling | None = SPELLINGS.get(func)
         if spelling is None and _is_compiling():
             return func(*args, **kwargs)
-        if not is_traced and own.depth:  # a call of the engine's own: neither rewritten nor reported
+        if not is_traced and our_formulas.depth:  # a call of the engine's own: neither rewritten nor reported
             result = func(*args, **kwargs)
             if log is not None:
                 log.nodes.forget()
@@ -216,7 +216,7 @@ class Rewrite(Entered):
 
     def _leave_in_trace(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
         spelling = SPELLINGS.get(func)
-        if spelling is not None and not own.depth and self._replacement(spelling) is not None:
+        if spelling is not None and not our_formulas.depth and self._replacement(spelling) is not None:
             self.note(spelling.name, spelling.form.switches, "", "torch.jit.trace keeps the values and drops the rule")
         return func(*args, **kwargs)
 

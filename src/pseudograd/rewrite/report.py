@@ -143,7 +143,6 @@ class Log:
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
         self.harmless: set[type] = set()  # the classes of nodes that the context does not act on
         self.nodes = Ranges()
-        self.nodes.seen_up_to = node_number()
 
     def count(self, op: str, rule: str, why: str | None) -> Tallied:
         """Count a call. why: the reason why torch's own function ran; None if the call was rewritten."""

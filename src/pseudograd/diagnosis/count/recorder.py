@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import unserializable_hook
 
-from ...formula import own
+from ...formula import our_formulas
 from ...kernels.native.counts import are_finite
 from ...listen import frames, hooks, nodes
 from ...listen.frames import NOWHERE, Location
@@ -188,7 +188,7 @@ class Recorder(Subscriber):
         """A node was made, on a torch that announces nodes."""
         rest, is_usual = self.optimisers.rest, self.passing is _PASSING and not self.attaches_all
         is_resting = rest is not None and rest.is_on
-        if (is_usual and not is_resting and type(node) in self._passing) or not self.hears() or own.depth:
+        if (is_usual and not is_resting and type(node) in self._passing) or not self.hears() or our_formulas.depth:
             return
         if is_resting:
             self._wake()
@@ -522,7 +522,7 @@ class Recorder(Subscriber):
         if node_creation_hook is not None:
             return
         # To read grad_fn is a call of torch, before which `before_call` would find the node and know no location for it.
-        with own:
+        with our_formulas:
             own_nodes = nodes.nodes_of(result)
         if own_nodes:
             location = self.locations.here(3)

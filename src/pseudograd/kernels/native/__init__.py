@@ -455,7 +455,7 @@ def _prepare_from_x(run: Operators, call: Call, others: Inputs, dtype: torch.dty
     def value(x: Tensor, settings: Tensor | None) -> Tensor:
         return forward(x, *others)
 
-    return Prepared(value, call, others, settings, run.pull_x, takes_any=True)
+    return Prepared(value, call, others, settings, run.pull_x, takes_any_layout=True)
 
 
 def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
@@ -483,7 +483,7 @@ def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtyp
 
     coded = Coded(encode, pull_code, (slopes,), code, BITS)
     pays = lambda x: order_of(x) is not None  # noqa: E731
-    return Prepared(value, call, others, slopes, pull, coded, pays=pays, takes_any=True)
+    return Prepared(value, call, others, slopes, pull, coded, pays=pays, takes_any_layout=True)
 
 
 def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
