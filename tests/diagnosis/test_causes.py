@@ -329,23 +329,21 @@ def test_an_input_of_a_batch_is_no_parameter() -> None:
     assert d.parameters == ["weight", "bias"]
 
 
-@pytest.mark.parametrize("how", ["target.data.copy_", "buffer.data.copy_", "target.detach().copy_", "target.copy_"])
-def test_a_value_that_is_written_into_a_parameter_decides(how: str) -> None:
-    source, target = nn.Linear(2, 3), nn.Parameter(torch.zeros(3))
+WRITES: dict[str, Callable[[Tensor, Tensor, nn.Module], object]] = {
+    "data of a parameter": lambda target, buffer, source: target.data.copy_(source(torch.ones(2))),
+    "data of a buffer": lambda target, buffer, source: buffer.data.copy_(source(torch.ones(2))),
+    "a detached parameter": lambda target, buffer, source: target.detach().copy_(source(torch.ones(2))),
+    "a parameter under no_grad": torch.no_grad()(lambda target, buffer, source: target.copy_(source(torch.ones(2)))),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_a_value_that_is_written_into_a_tensor_of_the_loss_is_the_cut(how: str) -> None:
+    source, target, buffer = nn.Linear(2, 3), nn.Parameter(torch.zeros(3)), torch.zeros(3)
     with diagnose(source) as d:
-        if how == "buffer.data.copy_":
-            buffer = torch.zeros(3)
-            buffer.data.copy_(source(torch.ones(2)))
-            (target + buffer).square().sum().backward()
-        elif how == "target.data.copy_":
-            target.data.copy_(source(torch.ones(2)))
-        elif how == "target.detach().copy_":
-            target.detach().copy_(source(torch.ones(2)))
-        else:
-            with torch.no_grad():
-                target.copy_(source(torch.ones(2)))
-        (target * 2).sum().backward()
-    assert cause_of(d, "weight")[0] == line_of(how)
+        WRITES[how](target, buffer, source)
+        (target * 2 + buffer).square().sum().backward()
+    assert cause_of(d, "weight")[0] == line_of(f'"{how}"')
 
 
 def test_a_parameter_that_is_projected_does_not_cut_itself() -> None:

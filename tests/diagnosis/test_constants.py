@@ -194,17 +194,15 @@ def test_more_than_half_of_enough_entries_stand_still(
     parameter.samples.sizes.fill_(0.1)
     parameter.samples.had_gradient[:had] = True
     parameter.samples.moves[still:] = 1
-    deliberate = SimpleNamespace(parameter=lambda name: False, place=lambda place: False)
     evidence: Any = SimpleNamespace(
-        stalls=SimpleNamespace(parameters=lambda: [parameter], place=None),
-        deliberate=deliberate,
+        stalls=SimpleNamespace(parameters=lambda: [parameter]),
+        deliberate=SimpleNamespace(parameter=lambda name: False),
         recorder=SimpleNamespace(optimisers=SimpleNamespace(all=[])),
     )
-    found: list[object] = []
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(stalled, "_report", lambda dtype, rows, moving, evidence: found.extend(rows))
-        list(stalled._find(evidence))
-    assert bool(found) == is_stalled
+        patched.setattr(stalled, "_report", lambda dtype, rows, moving, evidence: rows)
+        reports = list(stalled._find(evidence))
+    assert bool(reports) == is_stalled
 
 
 # --- shares of what arrives -------------------------------------------------------------------------------------------

@@ -117,14 +117,10 @@ def test_the_line_of_the_next_step_keeps_a_value_that_the_loss_uses(tmp_path: Pa
 
 
 def _next_step(line: str, p: nn.Parameter, folder: Path, grad: Tensor | None = None) -> str:
-    (folder / "line.py").write_text(
-        f"y = {line}\ny.backward(torch.ones_like(y) if grad is None else grad)\n", encoding="utf-8"
-    )
+    file, program = folder / "line.py", f"y = {line}\ny.backward(torch.ones_like(y) if grad is None else grad)\n"
+    file.write_text(program, encoding="utf-8")
     with diagnose() as d:
-        exec(
-            compile((folder / "line.py").read_text(), folder / "line.py", "exec"),
-            {"torch": torch, "p": p, "grad": grad},
-        )
+        exec(compile(program, file, "exec"), {"torch": torch, "p": p, "grad": grad})
     finding = only(d, "nonfinite")
     return f"{finding.cause}; {finding.next_step} of {finding.expression}"
 
@@ -148,20 +144,15 @@ def test_a_division_whose_quotient_is_left_out_gets_another_divisor(dtype: torch
 
 def test_a_division_by_an_ordinary_number_overflows(tmp_path: Path) -> None:
     p, grad = nn.Parameter(torch.full((3,), 2.0)), torch.full((3,), 100.0)
-    assert _next_step("torch.full((3,), 3e38) / p", p, tmp_path, grad).startswith(
-        "the result, or the gradient, is larger"
-    )
+    text = _next_step("torch.full((3,), 3e38) / p", p, tmp_path, grad)
+    assert text.startswith("the result, or the gradient, is larger")
 
 
 def test_a_result_beyond_float16_is_no_gradient_that_a_scaler_lowers(tmp_path: Path) -> None:
-    p = nn.Parameter(torch.ones(3, dtype=torch.float16))
-    assert "(p * 400).pow(2)" in _next_step(
-        "(p * 400).pow(2).sum().sqrt()", p, tmp_path, torch.tensor(math.inf, dtype=p.dtype)
-    )
-    said = _next_step("(p * 400).pow(2)", p, tmp_path)
-    assert said.startswith(
-        "the result is larger than float16 holds: 65,504; ((p * 400).float()).pow(2)  # compute it in float32"
-    )
+    p, grad = nn.Parameter(torch.ones(3, dtype=torch.float16)), torch.tensor(math.inf, dtype=torch.float16)
+    assert "(p * 400).pow(2)" in _next_step("(p * 400).pow(2).sum().sqrt()", p, tmp_path, grad)
+    start = "the result is larger than float16 holds: 65,504; ((p * 400).float()).pow(2)  # compute it in float32"
+    assert _next_step("(p * 400).pow(2)", p, tmp_path).startswith(start)
 
 
 def test_a_nan_that_a_mask_keeps_from_every_gradient_is_told_if_the_loss_is_nan() -> None:

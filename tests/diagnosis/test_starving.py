@@ -60,21 +60,22 @@ def _no_hook_is_left() -> Any:
 # --- on purpose -------------------------------------------------------------------------------------------------------
 
 
+TARGETS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "no_grad": torch.no_grad()(lambda target, batch: target(batch)),
+    "detach": lambda target, batch: target(batch).detach(),
+    "argmax": lambda target, batch: functional.one_hot(target(batch).argmax(1), 3).float(),
+}
+
+
 @pytest.mark.parametrize("is_given", [True, False])
-@pytest.mark.parametrize("how", ["no_grad", "detach", "argmax"])
+@pytest.mark.parametrize("how", TARGETS)
 def test_a_target_net_is_a_calm_line(how: str, is_given: bool) -> None:
     online = net()
     target = copy.deepcopy(online)
 
     def loss() -> Tensor:
         batch = x()
-        out = online(batch + 1)
-        if how == "no_grad":
-            with torch.no_grad():
-                y = target(batch)
-        else:
-            y = target(batch).detach() if how == "detach" else functional.one_hot(target(batch).argmax(1), 3).float()
-        return functional.mse_loss(out, y)
+        return functional.mse_loss(online(batch + 1), TARGETS[how](target, batch))
 
     d = steps(online if is_given else None, loss, 3, torch.optim.Adam(online.parameters()))
     assert verdicts(d) == ([], [STEPPED_BY_NONE.format("Sequential(2)")])

@@ -33,13 +33,11 @@ def diagnose(
         ignore: what is deliberate: patterns for parameters ("teacher.*") and for lines ("losses.py:12", "losses.py:*"), and codes
             ("PG204"). A comment `# pseudograd: deliberate` at a line says the same.
         sensitivity: measure the share of each gradient that is convention: what torch does at kinks and ties, where another torch, JAX
-            or TensorFlow does otherwise. True, or n for every n-th backward. Costs one more backward pass, and one for each family of
-            functions with a value at a kink.
+            or TensorFlow does otherwise. True, or n for every n-th backward. Costs a backward pass, and one for each family at a kink.
     Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural`, `norms`,
         `sensitivity` and `whatif` hold records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only
         backward passes that start inside the context are seen.
-    Raises: TypeError if model is no module; ValueError if a whatif names no family or era, detail is unknown, or ignore is no list of
-            patterns.
+    Raises: TypeError if model is no module; ValueError for an unknown family, era or detail, or an ignore that is no list of patterns.
     Example:
         >>> scale = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
         >>> with diagnose() as d:

@@ -169,10 +169,8 @@ class Partly:
 
 @dataclass(frozen=True)
 class Copied:
-    """An autograd.Function of the program that computes the same as an op of this library.
-
-    where: the class; uses: the lines of its calls. meaning: the op and its rule. instead: the line that replaces the class; "" if the
-    class belongs to an installed package.
+    """An autograd.Function of the program that computes the same as an op of this library. where: the class; uses: the lines of its
+    calls. meaning: the op and its rule. instead: the line that replaces the class; "" if it belongs to an installed package.
     """
 
     name: str
@@ -188,8 +186,7 @@ class Finding:
 
     evidence: the numbers. cause: the most likely reason. next_step: what to do, if possible a line to paste. also: further findings at the
     same call. share: of the gradient or of the entries; `--fail-on "cut>0.5"` compares it. module: the path of the module that makes the
-    call, or several paths. parameters: the names of the parameters concerned. is_muted: it is declared deliberate, so it is counted and
-    not printed.
+    call, or several paths. parameters: the names of those concerned. is_muted: it is declared deliberate, so it is only counted.
     """
 
     code: str

@@ -53,10 +53,9 @@ def _inputs(node: GraphNode) -> list[GraphNode | None]:
 
 
 def note_zero_factors(starts: Iterable[GraphNode | None], suspects: int, leaves: Leaves) -> None:
-    """Note in `zero_factor` of each suspect, a leaf that got only zeros, the parameter that makes them 0.
+    """Note in `zero_factor` of each suspect, a leaf that got only zeros, a parameter that makes them 0, and that will not stay 0.
 
-    That is a parameter whose values are all 0, which got a gradient and has not been stepped by it. All ways from the suspect to the loss
-    must lead through products with such parameters.
+    All ways from the suspect to the loss must lead through products with such parameters.
     """
     stack, blocked = list(starts), []
     met: set[GraphNode] = set()

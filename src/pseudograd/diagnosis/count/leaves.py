@@ -303,10 +303,9 @@ class Leaves:
         return int(self.reachable_from([node], self.key)[node] if known is None else known)
 
     def reachable_from(self, starts: Iterable[GraphNode | None], key: str | None = None) -> dict[GraphNode, int]:
-        """The nodes that a backward from these can reach, each with the leaves upstream.
+        """The nodes that a backward from these can reach, each with the leaves upstream. It calls nothing for ordinary nodes, for speed.
 
-        key: the key of the metadata in which the sets are looked up and written; None: they are not. This runs for every node of every
-        backward, so it calls nothing for ordinary nodes.
+        key: the key of the metadata in which the sets are looked up and written; None: they are not.
         """
         upstream_of: dict[Any, int] = {None: 0}
         bits, is_special = self._bits, self._is_special

@@ -41,12 +41,11 @@ class Output:
         return Notice(number, code, path, line, 0, line, 0, text, subject)
 
     def _notices(self, report: ProgramReport) -> Sequence[Notice]:
-        def notice(finding: Finding) -> Notice:
-            subject = finding.expression or ", ".join(finding.parameters)
-            text = f"{finding.evidence}; {finding.cause}"
-            return self._notice(finding.number, finding.code, finding.where, text, subject)
-
-        return [notice(finding) for finding in report.findings]
+        notices = []
+        for finding in report.findings:
+            subject, text = finding.expression or ", ".join(finding.parameters), f"{finding.evidence}; {finding.cause}"
+            notices.append(self._notice(finding.number, finding.code, finding.where, text, subject))
+        return notices
 
     def drop_known(self, report: ProgramReport) -> ProgramReport:
         """The same report without the findings of the baseline, which move to `known`."""

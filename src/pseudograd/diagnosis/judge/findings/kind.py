@@ -53,6 +53,7 @@ class Evidence:
         self.deliberate, self.stalls, self.asking = deliberate, stalls, recorder.asking
         self.tallies: list[Tally] = list(recorder.tallies.values())
         self.values: list[Values] = list(recorder.clamps.all.values())
+        self.backwards = recorder.backwards
 
     @property
     def nonfinite(self) -> Nonfinite | None:
@@ -99,10 +100,6 @@ class Evidence:
     @part
     def sensitivity(self) -> Iterable[Sensitivity]:
         return self.asking.meter.records() if self.asking and self.asking.meter else []
-
-    @property
-    def backwards(self) -> int:
-        return self.recorder.backwards
 
     @property
     def errors(self) -> list[str]:
