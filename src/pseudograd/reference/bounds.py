@@ -12,10 +12,6 @@ Round = Callable[[float], float]
 Rule = str | Callable[..., float]
 
 
-def _exact(value: Number) -> Number:
-    return value
-
-
 def forward(x: Number, low: Number | None, high: Number | None) -> Number:
     """min(max(x, low), high), in that order, with NaN passed on."""
     if math.isnan(x):
@@ -111,7 +107,7 @@ def gradient(
     *,
     edge: str = "closed",
     maximize: bool = False,
-    fl: Round = _exact,
+    fl: Round,
     **parameters: float,
 ) -> tuple[Number, Number, Number]:
     """(grad_x, grad_min, grad_max) of y = clamp(x, min, max)."""

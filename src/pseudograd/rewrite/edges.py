@@ -13,16 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..geometry import (
-    ALL_TO_MIN,
-    ALL_TO_X,
-    SHARES,
-    Pieces,
-    Split,
-    mirror,
-    pieces_of_numbers,
-    replace_edge,
-)
+from ..geometry import ALL_TO_MIN, ALL_TO_X, SHARES, Pieces, Split, mirror, pieces_of_numbers, replace_edge
 from ..rule import BOUNDED, PRIMITIVES, Gradients, RangePieces, Rule, Wants, register
 from ..torch_table.conventions import measured_rule, share
 from ..torch_table.eras import ERAS, Era, pieces_of_min
