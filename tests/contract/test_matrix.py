@@ -50,9 +50,7 @@ SOME_WAYS = {"func.grad", "func.jvp", *matrix.COMPILED_FORWARD_SECOND}
 
 def _check(case: Case, name: str, way: Way, record: Callable[[str, Any], None], place: str) -> None:
     f, x, weight, expected = _solved(case, "hessian" if name in SECOND_ORDER else "plain")
-    if (
-        name in matrix.ROWS
-    ):  # a pass for each element: the lower bound under one half of the grads, the upper one under the other
+    if name in matrix.ROWS:  # one pass for each element, so two rows must do: one with x below, one with x above
         x, weight = x[[0, 3]], weight[[0, 3]]
         expected = _expected(name, f, x, weight)
     if name in FORWARD_MODE and not case.is_linear:
@@ -70,7 +68,7 @@ def _expected(name: str, f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch
 
 @lru_cache(maxsize=2)  # the ways of one case follow each other
 def _solved(case: Case, order: str) -> tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The problem of the case with what backward gives; order: a way of the same order."""
+    """The problem of the case, and its gradient by backward. order: the name of a way whose derivative has the same order."""
     problem = matrix.problem(case)
     return *problem, _expected(order, *problem)
 
@@ -80,7 +78,7 @@ def _record(record: Callable[[str, Any], None], place: str, name: str, case: Cas
 
 
 def _compiling_once(cells: list[Any]) -> list[Any]:
-    """Ways that trace or compile whatever they are given: in every run for one case."""
+    """Every run has the ways that trace or compile for one case only."""
     return [
         cell if cell.values[1] not in TRACING or str(cell.values[0]) == BY_EVERY_WAY else _mark_program(cell)
         for cell in cells
@@ -109,7 +107,7 @@ def test_eager(case: Case, name: str, record_property: Callable[[str, Any], None
 
 
 def compiled_cells(cases: list[Case], names: Iterable[str], quick: Collection[tuple[str, str]] = ()) -> list[Any]:
-    """(cases of one graph, way, dynamic). One by one the usual cases that show something of their own: the quick ones in every run."""
+    """Cells of (cases of one graph, way, dynamic). A usual case has a cell of its own; the quick ones are in every run."""
     usual = {(case, name) for case in USUAL for name in names if case == BY_EVERY_WAY or name in SOME_WAYS}
     cells = []
     for name in names:
@@ -173,7 +171,7 @@ def check_compiled(name: str, dynamic: bool, cases: list[Case]) -> None:
 
 
 def _compiled(name: str, dynamic: bool, problems: list[tuple[Any, Any, torch.Tensor]]) -> Any:
-    """The gradients of the way for each problem, all in one graph. A problem: (f, x, weight), or (f, all its tensors, weight)."""
+    """The gradients of all problems by this way, in one graph. A problem is (f, x, weight) or (f, all its tensors, weight)."""
 
     def compiled(g: Callable[..., Any]) -> Callable[..., Any]:
         return torch.compile(g, backend="aot_eager", fullgraph=True, dynamic=dynamic)
@@ -273,7 +271,7 @@ def test_what_torch_refuses_of_any_function(of: str, name: str, record_property:
 @folded
 @pytest.mark.parametrize("case", MATRIX_CASES, ids=str)
 def test_autocast_gives_dtype_and_values_of_torch(case: Case, record_property: Callable[[str, Any], None]) -> None:
-    """clamp is in no list of autocast: it takes what comes, bfloat16 from a layer before it, and float32 beside that."""
+    """clamp is in no list of autocast, so it may get bfloat16 from the layer before it, and a float32 bound."""
     for sample in case.samples():
         narrow = sample.build(torch.bfloat16)
         beside = (narrow[0], *[v.float() if isinstance(v, torch.Tensor) else v for v in narrow[1:]])
@@ -294,7 +292,7 @@ def test_autocast_gives_dtype_and_values_of_torch(case: Case, record_property: C
 @folded
 @pytest.mark.parametrize("case", MATRIX_CASES, ids=str)
 def test_inference_mode(case: Case, record_property: Callable[[str, Any], None]) -> None:
-    """Values equal, nothing recorded or saved; and what was made there stays usable as torch's own results do."""
+    """The values are equal, nothing is recorded or saved, and the result can be used later as torch's own."""
     f, x, weight = matrix.problem(case)
     leaf = x.clone().requires_grad_()
     expected = f(x)

@@ -1,4 +1,4 @@
-"""What a call keeps is a property of the call: a residual of two bits gives the gradients of the inputs, whoever computes in which pass."""
+"""A residual of two bits gives the same gradients as the inputs, whichever kernel or formula computes the forward and the backward."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Function = Callable[[Tensor], Tensor]
 
 @pytest.fixture(autouse=True)
 def _turn_native_off() -> Iterator[None]:
-    """The kernels in C: tests/kernels."""
+    """tests/kernels has the tests of the kernels in C."""
     with kernels.off("native"):
         yield
 
@@ -55,7 +55,7 @@ def counting_kernel(ran: list[str]) -> kernels.Kernel:
 
 @contextlib.contextmanager
 def keep_two_bits() -> Iterator[list[str]]:
-    """Calls keep bits, also of few elements, and the counting kernel computes; what it did."""
+    """Calls keep bits of few elements, too, and the counting kernel computes. Gives the names of its functions that ran."""
     ran: list[str] = []
     kernel = counting_kernel(ran)
     kernels.register(kernel)
@@ -74,7 +74,7 @@ def clamp_of(rule: str, edge: str = "closed") -> Function:
     return lambda x: pg.clamp(x * 1, -1.0, 1.0, rule=rule, edge=edge)
 
 
-def plainly(f: Function, grad: Tensor = GRAD) -> Tensor:
+def grad_of(f: Function, grad: Tensor = GRAD) -> Tensor:
     leaf = X.clone().requires_grad_()
     f(leaf).backward(grad)
     return leaf.grad
@@ -94,7 +94,7 @@ def differentiate_twice(f: Function) -> Tensor:
 def differentiate_compiled(f: Function) -> Tensor:
     torch._dynamo.reset()
     with torch._dynamo.compiled_autograd._enable(lambda graph: torch.compile(graph, backend="eager")):
-        return plainly(f)
+        return grad_of(f)
 
 
 def _selective() -> Any:
@@ -106,10 +106,10 @@ def _selective() -> Any:
 
 
 WAYS: dict[str, Callable[[Function], Tensor]] = {
-    "plain": plainly,
+    "plain": grad_of,
     "double backward": differentiate_twice,
     "compiled autograd": differentiate_compiled,
-    "selective checkpoint": lambda f: plainly(lambda x: checkpoint(f, x, use_reentrant=False, context_fn=_selective)),
+    "selective checkpoint": lambda f: grad_of(lambda x: checkpoint(f, x, use_reentrant=False, context_fn=_selective)),
     **{way.__name__: lambda f, way=way: way(f, X, GRAD) for way in REVERSE},
 }
 
@@ -117,7 +117,7 @@ WAYS: dict[str, Callable[[Function], Tensor]] = {
 @folded
 @every_case
 def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autograd takes more without a word."""
+    """Autograd raises no error for too many gradients."""
     monkeypatch.setattr(bits, "least", 1)
     call = case.call()
     for sample in case.samples():
@@ -144,7 +144,7 @@ def test_two_bits_give_what_the_inputs_give(call: tuple[str, str], way: str) -> 
 
 @pytest.mark.parametrize("rule", slow_but(["inward"], ["zero", "inward"], pytest.mark.program))
 def test_under_compiled_autograd(rule: str, two_bits: list[str]) -> None:
-    assert WAYS["compiled autograd"](clamp_of(rule))[1:9].tolist() == plainly(clamp_of(rule))[1:9].tolist()
+    assert WAYS["compiled autograd"](clamp_of(rule))[1:9].tolist() == grad_of(clamp_of(rule))[1:9].tolist()
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_it_keeps_two_bits(two_bits: list[str]) -> None:
 
 
 def test_a_kernel_computes_a_forward_only_where_nobody_must_see_it(two_bits: list[str]) -> None:
-    """A mode sees torch's own ops; what is kept is the same either way."""
-    expected = plainly(clamp_of("inward"))
+    """A mode sees torch's own ops. The call saves the same with a mode and without."""
+    expected = grad_of(clamp_of("inward"))
     for context in (contextlib.nullcontext(), FlopCounterMode(display=False)):
         two_bits.clear()
         leaf = X.clone().requires_grad_()
@@ -179,7 +179,7 @@ def test_a_kernel_computes_a_forward_only_where_nobody_must_see_it(two_bits: lis
 
 @pytest.mark.parametrize("counted", ["forward", "backward", "both"])
 def test_modes_come_and_go_around_a_checkpoint(counted: str, two_bits: list[str]) -> None:
-    """A checkpoint compares what its two passes keep. A mode around one of them changes who computes, and nothing else."""
+    """A checkpoint compares what its two passes save. A mode around one pass changes only whether the kernel or the formula computes."""
     leaf = X.clone().requires_grad_()
     around = {
         name: FlopCounterMode(display=False) if counted in (name, "both") else contextlib.nullcontext()
@@ -189,7 +189,7 @@ def test_modes_come_and_go_around_a_checkpoint(counted: str, two_bits: list[str]
         y = checkpoint(clamp_of("inward"), leaf, use_reentrant=False)
     with around["backward"]:
         y.backward(GRAD)
-    assert_equal(leaf.grad, plainly(clamp_of("inward")))
+    assert_equal(leaf.grad, grad_of(clamp_of("inward")))
 
 
 def test_override_around_a_checkpoint_with_its_backward_outside(two_bits: list[str]) -> None:
@@ -197,12 +197,12 @@ def test_override_around_a_checkpoint_with_its_backward_outside(two_bits: list[s
     with pg.override(clamp="inward"):
         y = checkpoint(lambda x: torch.clamp(x * 1, -1.0, 1.0), leaf, use_reentrant=False)
     y.backward(GRAD)
-    assert_equal(leaf.grad, plainly(clamp_of("inward")))
+    assert_equal(leaf.grad, grad_of(clamp_of("inward")))
 
 
 def test_kernels_are_switched_off_and_on_between_the_passes(two_bits: list[str]) -> None:
     f = clamp_of("inward")
-    expected = plainly(f)
+    expected = grad_of(f)
     two_bits.clear()
     leaf = X.clone().requires_grad_()
     y = f(leaf)
@@ -216,11 +216,11 @@ def test_kernels_are_switched_off_and_on_between_the_passes(two_bits: list[str])
 def test_a_kernel_that_is_registered_after_the_first_call_runs_until_it_is_removed() -> None:
     f, ran = clamp_of("inward"), []
     with codes_from(FOR_EVERYTHING):
-        expected = plainly(f)
+        expected = grad_of(f)
         kernel = counting_kernel(ran)
         kernels.register(kernel)
         try:
-            plainly(f)
+            grad_of(f)
             assert ran == ["forward", "backward"]
             leaf = X.clone().requires_grad_()
             y = f(leaf)
@@ -245,7 +245,7 @@ def test_a_residual_gets_a_want_for_each_input() -> None:
             x = X.clone().requires_grad_()
             (grad_x,) = torch.autograd.grad(f(x * 1, -1.0, 1.0), x, GRAD)
             assert set(wanted) == {(True, False, False)}
-            assert_equal(grad_x, plainly(clamp_of("inward")))
+            assert_equal(grad_x, grad_of(clamp_of("inward")))
     finally:
         kernels.remove(watched)
 
@@ -274,7 +274,7 @@ def test_grads_without_memory_of_their_own_reach_no_kernel(kind: str, two_bits: 
     grad = GRADS[kind]
     dense = grad.to_dense() if kind == "sparse" else grad.clone()
     for rule in ("zero", "inward"):
-        expected = plainly(clamp_of(rule), grad=dense)
+        expected = grad_of(clamp_of(rule), grad=dense)
         del two_bits[:]
         leaf = X.clone().requires_grad_()
         clamp_of(rule)(leaf).backward(grad)

@@ -1,4 +1,4 @@
-"""Lines, expressions, nodes and backwards, as rewriting uses them and diagnosing will."""
+"""Lines, expressions, nodes and backwards, as rewriting and diagnosing use them."""
 
 from __future__ import annotations
 
@@ -156,9 +156,7 @@ def test_modules_have_their_path_in_the_outermost_one_also_where_they_moved() ->
 
 @pytest.fixture
 def ranges() -> nodes.Ranges:
-    ranges = nodes.Ranges()
-    ranges.start_afresh()
-    return ranges
+    return nodes.Ranges()
 
 
 def _names(results: list[torch.autograd.graph.Node]) -> list[str]:
@@ -184,7 +182,7 @@ def test_nodes_of_a_call_and_nodes_that_nobody_saw(ranges: nodes.Ranges) -> None
 
 
 def test_a_call_hides_what_it_took(ranges: nodes.Ranges) -> None:
-    """Whoever looks at the result of a call has no need to look behind it."""
+    """The unseen nodes behind the arguments of a call are not found behind its result."""
     hidden = torch.ones(2, requires_grad=True).exp()
     assert ranges.unseen_behind([]) == []
     before = nodes.node_number()
@@ -259,7 +257,7 @@ def test_torchs_function_keeps_its_name_among_subscribers_and_is_back_without(ba
 
 
 def test_watchers_of_functions_see_results_and_nothing_else() -> None:
-    """One may come only to learn whether a Function runs; and `run_prepared` gives None where it is not asked."""
+    """A watcher of None asks only whether a Function runs. `run_prepared` may return None, which is no result."""
     x = torch.tensor([-2.0, 0.5, 2.0], requires_grad=True)
     results_seen: list[Any] = []
     with hooks.watch_functions(None), hooks.watch_functions(results_seen.append):
@@ -274,7 +272,7 @@ def test_watchers_of_functions_see_results_and_nothing_else() -> None:
 def test_functions_of_a_program_are_watched_and_left_as_they_were(
     is_patched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where somebody has put an `apply` of their own there."""
+    """Also if another library has put its own `apply` there."""
     inside: list[bool] = []
     calls: list[type] = []
     results_seen: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""vector_quantize, commitment_loss, codebook_loss. References are dense, in float64, and written apart."""
+"""vector_quantize, commitment_loss, codebook_loss. The references are dense formulas in float64."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ RULES = ("identity", "rotation")
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-def least_by_definition(x: Tensor, codebook: Tensor) -> Tensor:
+def nearest_by_definition(x: Tensor, codebook: Tensor) -> Tensor:
     return ((x.double().unsqueeze(-2) - codebook.double()) ** 2).sum(-1).argmin(-1)
 
 
-def turn_by_definition(x: Tensor, code: Tensor) -> Tensor:
-    """|q|/|x| R, a dense float64 matrix, by Rodrigues' formula in the plane of x and its code."""
+def rotation_by_definition(x: Tensor, code: Tensor) -> Tensor:
+    """|q|/|x| R as a dense float64 matrix, by Rodrigues' formula in the plane of x and its code."""
     x, code = x.double(), code.double()
     a, b = x / x.norm(), code / code.norm()
     across = torch.outer(b, a) - torch.outer(a, b)
@@ -39,10 +39,10 @@ def turn_by_definition(x: Tensor, code: Tensor) -> Tensor:
 
 
 def matrices(rule: str, x: Tensor, codes: Tensor) -> Tensor:
-    """The Jacobian that the rule claims, (rows, d, d) in float64."""
+    """The Jacobians of the rule, (rows, d, d) in float64."""
     if rule == "identity":
         return torch.eye(x.shape[-1], dtype=torch.float64).expand(len(x), -1, -1)
-    return torch.stack([turn_by_definition(*pair) for pair in zip(x, codes, strict=True)])
+    return torch.stack([rotation_by_definition(*pair) for pair in zip(x, codes, strict=True)])
 
 
 def problem(rows: int = 7, size: int = 4, codes: int = 9, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -50,15 +50,15 @@ def problem(rows: int = 7, size: int = 4, codes: int = 9, dtype: torch.dtype = t
 
 
 def indices_of(x: Tensor, codebook: Tensor) -> Tensor:
-    """The indices of vector_quantize, which must be those of the definition."""
+    """The indices of vector_quantize, after a check that they are those of the definition."""
     indices = vector_quantize(x, codebook)[1]
-    assert torch.equal(indices, least_by_definition(x, codebook))
+    assert torch.equal(indices, nearest_by_definition(x, codebook))
     return indices
 
 
 @pytest.fixture
 def compared(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many pairs of a vector and a code are compared by differences: in double precision at least one for each vector."""
+    """The numbers of pairs of a vector and a code that are compared by differences: in double precision at least one for each vector."""
     counts: list[int] = []
     own = search.squared_differences
     monkeypatch.setattr(search, "squared_differences", lambda x, codes: (counts.append(len(x)), own(x, codes))[1])
@@ -83,21 +83,21 @@ def test_indices_are_those_of_least_float64_distance(dtype: torch.dtype, scale: 
 
 
 def midway(rows: int, size: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Vectors half way between two codes, up to the last bits: products in their dtype cannot tell which is nearer."""
+    """Vectors half way between two codes, so that matrix products in their dtype cannot tell which code is nearer."""
     pair = torch.randn(2 * rows, size, dtype=torch.float64).to(dtype)
     return (pair[:rows].double() + pair[rows:].double()).div(2).to(dtype), pair
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_near_ties_are_decided_in_float64(dtype: torch.dtype, compared: list[int]) -> None:
-    """Two codes and a vector between them, one problem each; plain products would be wrong."""
+    """Each problem has two codes and a vector between them. Matrix products alone would give wrong indices."""
     x, codebook = midway(40, 64, dtype)
     for k in range(40):
         indices_of(x[k], codebook[[k, 40 + k]])
     assert sum(compared) > (50 if dtype is torch.float64 else -1)
     if dtype is torch.float32:
         scores = (codebook**2).sum(-1) - 2 * x @ codebook.mT
-        assert not torch.equal(scores.argmin(-1), least_by_definition(x, codebook))
+        assert not torch.equal(scores.argmin(-1), nearest_by_definition(x, codebook))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -193,14 +193,14 @@ def test_the_size_of_a_chunk_changes_nothing(chunk: int, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("size", "shift", "scale"), [(8, 1e3, 1e-2), (64, 1e4, 1e-2), (64, 1e5, 0.5), (64, -1e6, 4.0)])
 def test_codes_far_from_0_cost_little_more(size: int, shift: float, scale: float, compared: list[int]) -> None:
-    """Measured from 0 no distance would be certain. From the middle, in double precision, hardly a second code is near."""
+    """Without the subtraction of the mean no distance would be certain. With it few vectors have a second candidate."""
     x, codebook = (torch.randn(n, size).mul(scale).add(shift) for n in (400, 300))
     indices_of(x, codebook)
     assert 400 <= sum(compared) < 440
 
 
 def test_no_temporary_is_larger_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The full matrix would be three chunks; with the shift every row is decided twice. Then vectors longer than there are codes."""
+    """The full matrix would be three chunks. With the shift each row is searched twice. The last vectors are longer than the codebook."""
     for shift in (0, 1000):
         x, codebook = torch.randn(3 * 2**11, 4) + shift, torch.randn(2**11, 4) + shift
         with Watching() as watching:
@@ -275,7 +275,7 @@ def test_one_vector_no_vector_and_one_code() -> None:
     x, codebook = problem()
     codes, index = vector_quantize(x[0], codebook)
     assert (codes.shape, index.shape) == ((4,), ())
-    assert index == least_by_definition(x[:1], codebook)[0]
+    assert index == nearest_by_definition(x[:1], codebook)[0]
     codes, index = vector_quantize(x[:0], codebook)
     assert (codes.shape, index.shape) == ((0, 4), (0,))
     assert vector_quantize(x, codebook[:1])[1].tolist() == [0] * 7
@@ -349,7 +349,7 @@ def _routes() -> Iterator[Any]:
 def test_gradient_is_that_of_the_dense_matrix(rule: str, route: str) -> None:
     x, codebook = problem()
     weight = torch.rand_like(x) - 0.5
-    codes = codebook[least_by_definition(x, codebook)]
+    codes = codebook[nearest_by_definition(x, codebook)]
     expected = torch.einsum("nij,ni->nj", matrices(rule, x, codes), weight * codes.cos())
     gradient = ROUTES[route](lambda x: (weight * vector_quantize(x, codebook, rule=rule)[0].sin()).sum(), x)
     assert gradient.dtype is x.dtype
@@ -376,8 +376,8 @@ def test_gradient_in_every_dtype(rule: str, dtype: torch.dtype) -> None:
     ("rule", "is_compiled"),
     slow_but([("identity", False), ("rotation", False)], itertools.product(RULES, (False, True)), pytest.mark.program),
 )
-def test_double_backward_takes_the_turn_for_a_constant(rule: str, is_compiled: bool) -> None:
-    """d/dx of v . J^T (w cos q) is J^T (-w sin(q) * J v): the codes move with x by J, J does not move."""
+def test_double_backward_takes_the_rotation_for_a_constant(rule: str, is_compiled: bool) -> None:
+    """d/dx of v . J^T (w cos q) is J^T (-w sin(q) * J v), because J is a constant."""
     x, codebook = problem()
     w, v = torch.randn_like(x), torch.randn_like(x)
 
@@ -392,7 +392,7 @@ def test_double_backward_takes_the_turn_for_a_constant(rule: str, is_compiled: b
         (first,) = torch.autograd.grad(loss(leaf), leaf, create_graph=True)
         (gradient,) = torch.autograd.grad((v * first).sum(), leaf)
         assert torch.allclose(gradient, second(x), rtol=1e-12, atol=1e-12)
-    codes = codebook[least_by_definition(x, codebook)]
+    codes = codebook[nearest_by_definition(x, codebook)]
     jacobian = matrices(rule, x, codes)
     inner = -w * codes.sin() * torch.einsum("nij,nj->ni", jacobian, v)
     assert torch.allclose(gradient, torch.einsum("nij,ni->nj", jacobian, inner), rtol=1e-11, atol=1e-11)
@@ -427,9 +427,9 @@ def test_vmap_equals_a_loop(rule: str, in_dims: tuple[int | None, int | None], i
         assert torch.allclose(results[2][k], alone[2], rtol=1e-13, atol=1e-13)
 
 
-# --- where there is no turn ---------------------------------------------------------------------------------------------
+# --- without a rotation -----------------------------------------------------------------------------------------------
 
-NO_TURN = {
+NO_ROTATION = {
     "x is zero": ([0.0, 0.0, 0.0], [1.0, 2.0, 3.0]),
     "x is tiny": ([1e-30, 0.0, 0.0], [1.0, 2.0, 3.0]),
     "x is below eps of its code": ([1e-8, 0.0, 0.0], [1.0, 2.0, 3.0]),
@@ -446,10 +446,10 @@ NO_TURN = {
 
 
 @folded
-@pytest.mark.parametrize("case", NO_TURN)
-def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
-    """Also the largest gradients, whose sum is infinite in single precision."""
-    vector, code = NO_TURN[case]
+@pytest.mark.parametrize("case", NO_ROTATION)
+def test_without_a_rotation_the_gradient_passes_and_is_finite(case: str) -> None:
+    """Also for the largest gradients, whose sum is infinite in single precision."""
+    vector, code = NO_ROTATION[case]
     x, codebook = torch.tensor([vector], requires_grad=True), torch.tensor([code])
 
     def quantize(x: Tensor) -> Tensor:
@@ -472,23 +472,23 @@ def test_without_a_turn_the_gradient_passes_and_is_finite(case: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("short", ["x", "code"])
 @pytest.mark.parametrize(("eps", "turns"), [(2, False), (3.5, False), (4, False), (4.5, True), (32, True)])
-def test_a_turn_ends_where_one_is_too_short(eps: float, turns: bool, short: str, dtype: torch.dtype) -> None:
-    """If one is no longer than eps times the other, whose length here is 4, the gradient passes as it is."""
+def test_no_rotation_if_one_vector_is_too_short(eps: float, turns: bool, short: str, dtype: torch.dtype) -> None:
+    """The gradient passes as it is if one vector is at most eps times as long as the other, whose length here is 4."""
     long, little = torch.ones(1, 16, dtype=dtype), torch.zeros(1, 16, dtype=dtype)
     little[0, 0] = eps * torch.finfo(dtype).eps
     x, code = (little, long) if short == "x" else (long, little)
     grad = torch.linspace(-1, 2, 16, dtype=dtype).unsqueeze(0)
     x = x.requires_grad_()
     (gradient,) = torch.autograd.grad(vector_quantize(x, code, rule="rotation")[0], x, grad)
-    expected = grad[0].double() @ turn_by_definition(x.detach()[0], code[0]) if turns else grad[0].double()
+    expected = grad[0].double() @ rotation_by_definition(x.detach()[0], code[0]) if turns else grad[0].double()
     torch.testing.assert_close(gradient[0].double(), expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
 
 
 @pytest.mark.parametrize(
     ("apart", "turns", "dtype"), [(0.5, False, SINGLE), (2.0, True, SINGLE), (1.0, False, DOUBLE), (2.0, True, DOUBLE)]
 )
-def test_a_turn_ends_where_directions_are_opposite(apart: float, turns: bool, dtype: torch.dtype) -> None:
-    """Directions whose middle is no longer than the root of eps are opposite; a turn in the plane would be almost -1."""
+def test_there_is_no_rotation_between_opposite_directions(apart: float, turns: bool, dtype: torch.dtype) -> None:
+    """Directions count as opposite if the length of their sum is at most the root of eps. A rotation would give almost -grad."""
     x = torch.tensor([[1.0, 0.0]], dtype=dtype, requires_grad=True)
     code = torch.tensor([[-1.0, apart * torch.finfo(dtype).eps ** 0.5]], dtype=dtype)
     grad = torch.tensor([[3.0, -5.0]], dtype=dtype)
@@ -497,13 +497,13 @@ def test_a_turn_ends_where_directions_are_opposite(apart: float, turns: bool, dt
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
-def test_the_turn_has_no_scale(scale: float) -> None:
-    """Squares of these leave float32; the matrix does not change with the scale."""
+def test_the_rotation_does_not_depend_on_the_scale(scale: float) -> None:
+    """The squares of these numbers do not fit float32. The matrix does not depend on the scale."""
     x, code = torch.tensor([[1.0, 2.0, -1.0]]), torch.tensor([[0.5, 1.0, 1.0]])
     grad = torch.tensor([[1.0, -2.0, 0.5]])
     leaf = (x * scale).requires_grad_()
     vector_quantize(leaf, code * scale, rule="rotation")[0].backward(grad)
-    expected = turn_by_definition(x[0], code[0]).mT @ grad[0].double()
+    expected = rotation_by_definition(x[0], code[0]).mT @ grad[0].double()
     assert torch.allclose(leaf.grad[0].double(), expected, rtol=1e-5)
 
 
@@ -557,7 +557,7 @@ def test_losses_are_mean_squares_with_one_side_constant(dtype: torch.dtype) -> N
 
 def test_rules_are_names_and_names_of_the_field_are_translated() -> None:
     x, codebook = problem()
-    expected = codebook[least_by_definition(x, codebook)]
+    expected = codebook[nearest_by_definition(x, codebook)]
     assert torch.equal(vector_quantize(x, codebook, rule=pg.rules.identity())[0], expected)
     for wrong in (pg.rules.inward(), pg.rules.leaky(0.1), "rotatoin", None, 3, ["identity"]):
         with pytest.raises(KeyError, match="vector_quantize: rule must be one of identity, rotation, got"):

@@ -1,4 +1,4 @@
-"""Which line decides: the search by itself, and programs in processes of their own."""
+"""bisect: the search alone, and programs in processes of their own."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _searched(count: int, needed: set[int]) -> tuple[set[int], list[str]]:
-    """What is answer, and what was asked for on the way, as the digits of the places."""
+    """The answer, and the runs of the search, each as the digits of its places."""
     runs: list[str] = []
 
     def is_enough(keys: list[Key]) -> bool:
@@ -78,7 +78,7 @@ def test_the_callers_that_tell_two_ways_apart() -> None:
     first, second = (CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", way) for way in lines)
     longer = CallSite("clamp", "lib.py:1", "main.py:9", "clamp(x)", (*lines[0], "main.py:9"))  # by a recursion
     assert [first.callers([other]) for other in (second, first, longer)] == [("lib.py:20",), (), ()]
-    # Where ways cross no line of the first is its own: each is on some other way, too.
+    # Four ways of two callers and two phases: no single line tells one way from the other three.
     ways = [("lib.py:1", caller, "lib.py:9", phase) for caller in ("lib.py:5", "lib.py:6") for phase in ("m:3", "m:4")]
     places = [CallSite("clamp", "lib.py:1", "m:2", "clamp(x)", way) for way in ways]
     assert [place.callers(places) for place in places] == [(way[1], way[3]) for way in ways]
@@ -136,7 +136,7 @@ def test_the_answer_in_words(name: str) -> None:
 
 
 def _instead_of_processes(monkeypatch: pytest.MonkeyPatch, status: Callable[[set[str]], int]) -> None:
-    """A program that calls torch at four lines; its exit status by those that are changed. Checks are run as they are."""
+    """Replace the program by one that calls torch at four lines. status: the exit status if these lines are changed. Checks do run."""
 
     def run(command: Any, job: Any, **how: Any) -> programs.Run:
         assert (command[0], command[-1]) == (sys.executable, "train.py")  # between them: options of this interpreter
@@ -229,7 +229,7 @@ def test_a_signal_leaves_the_suspects_and_the_cleared_places(
 @pytest.mark.usefixtures("train")
 @pytest.mark.parametrize(("enough", "is_alone"), [("d", True), ("db", False)])
 def test_all_lines_but_the_answer_are_run(enough: str, is_alone: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where either of two lines is enough, one is found, and that there is another is said."""
+    """If either of two lines is enough, the answer is one of them and says that there is another."""
     _instead_of_processes(monkeypatch, lambda changed: not changed.isdisjoint(enough))
     answer = bisect("train.py", pin="open")
     assert (answer.outcome, len(answer.decide), answer.is_alone) == (FOUND, 1, is_alone)
@@ -343,7 +343,7 @@ def test_a_program_that_reads_and_ends_by_os_exit(train: Path, capfd: pytest.Cap
 
 @contextmanager
 def _stdin(text: str) -> Iterator[None]:
-    """As from a pipe, which can be read once."""
+    """Standard input from a pipe, which can be read once."""
     reading, writing = os.pipe()
     os.write(writing, text.encode())
     os.close(writing)

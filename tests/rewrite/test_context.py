@@ -40,11 +40,10 @@ STOCK, INWARD, IDENTITY, SIGN = [0.0, 1.0, 0.0], [0.0, 1.0, 1.0], [1.0, 1.0, 1.0
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+def _nothing_is_left_behind() -> Iterator[None]:
     run = torch.autograd.graph._engine_run_backward
     yield
-    if "_identity" in request.fixturenames:  # it ends after this one
-        return
+
     assert torch.overrides._get_current_function_mode_stack() == []
     assert torch.autograd.graph._engine_run_backward is run
     assert torch.autograd._engine_run_backward is run
@@ -52,7 +51,7 @@ def _nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def in_threads(*targets: Callable[[], object]) -> None:
-    """Run them at the same time, to their end; what one raises is raised here."""
+    """Run the targets at the same time, to their end. An error of a target is raised here."""
     with ThreadPoolExecutor(len(targets)) as pool:
         for future in [pool.submit(target) for target in targets]:
             future.result()
@@ -90,7 +89,7 @@ def test_as_a_decorator() -> None:
 
 
 def test_entered_in_a_generator_it_is_on_until_it_exits() -> None:
-    """As torch.no_grad is, for the caller too."""
+    """As torch.no_grad, it acts on the caller of the generator, too."""
 
     def steps() -> Iterator[list[float]]:
         with override(clamp="inward"):
@@ -125,7 +124,7 @@ def test_generators_that_end_out_of_order_end_their_own_context() -> None:
 
 
 def test_a_generator_that_another_thread_closes() -> None:
-    """The thread that entered it goes on without the rule."""
+    """The thread that entered the context goes on without the rule."""
     context = override(clamp="inward")
     entered, is_closed = threading.Event(), threading.Event()
 
@@ -181,7 +180,7 @@ def test_async_functions_are_refused() -> None:
 
 
 def test_one_context_in_two_threads_ends_in_the_one_that_leaves_it() -> None:
-    """Not in the one that entered it last."""
+    """It does not end in the thread that entered it last."""
     context = override(clamp="inward")
     is_first, entered, may_leave = threading.Event(), threading.Event(), threading.Event()
 
@@ -215,7 +214,7 @@ def test_where_torch_hides_its_stack_of_modes_contexts_end_in_order(monkeypatch:
 @pytest.mark.skipif(not torch_private.has_mode_stack, reason="this torch hides its modes")
 @pytest.mark.parametrize("make", [lambda: override(clamp="inward"), lambda: pin_edge("jax"), diagnose])
 def test_a_mode_of_another_ends_before_or_after_ours(make: Any) -> None:
-    """Torch's own contexts take off what is on top, so one that began before ours and ends before it takes ours."""
+    """Torch's own contexts take off the mode on top. One that begins and ends before ours takes off our mode."""
 
     class Other(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
@@ -291,7 +290,7 @@ def test_in_place_is_as_torchs_own_for_whoever_holds_the_tensor(name: str) -> No
 
 
 def saved(f, *inputs: Tensor) -> list[tuple[object, ...]]:
-    """What a call hands to autograd to keep, in order, and whether that is an input itself or a copy."""
+    """What a call saves, in order: the shape, the dtype, and whether it is an input itself or a copy."""
     inputs_at = {value.data_ptr() for value in inputs}
     return [(tuple(kept.shape), kept.dtype, kept.data_ptr() in inputs_at) for kept in saved_by(f, inputs)]
 
@@ -322,7 +321,7 @@ def test_as_many_tensors_are_saved_as_torch_saves(name: str, rule: str) -> None:
     b, c = torch.randn(3, requires_grad=True), torch.randn(4, 1, requires_grad=True)
     plain = saved(SAVED[name], x, b, c)
     if rule == "identity" and name.startswith("relu") and name != "relu6":
-        plain = []  # torch keeps the result, which this rule has no use for
+        plain = []  # torch saves the result, which this rule does not need
     with pin_edge("half") if rule == "pin" else override(clamp=rule, relu=rule):
         assert saved(SAVED[name], x, b, c) == plain
 
@@ -391,7 +390,7 @@ class _Subclass(torchs_checkpoint.CheckpointFunction):
 
 
 class _OwnContext(torch.autograd.Function):
-    """As libraries that move activations to the CPU write it, with names of their own."""
+    """A checkpoint as libraries that move activations to the CPU write it, with names of their own."""
 
     @staticmethod
     def forward(ctx: Any, function: Any, preserve_rng_state: bool, *inputs: Tensor) -> Tensor:
@@ -440,7 +439,7 @@ def _scripted() -> Any:
 
 
 class Refining(torch.autograd.Function):
-    """Its backward runs a forward of its own, with a call that no rewriting reaches, and learns from it."""
+    """Its backward runs a forward of its own, which also has a call that no rewriting reaches, and returns the gradient of that forward."""
 
     @staticmethod
     def forward(ctx: object, x: Tensor) -> Tensor:
@@ -486,7 +485,7 @@ class _Starting(TorchFunctionMode):
 
 
 def test_a_backward_that_a_mode_between_two_contexts_starts_runs_under_both() -> None:
-    """torch has taken the inner one off its stack there, and not the outer one."""
+    """In the mode between them, torch's stack has the outer context, but not the inner one."""
     x = OUT.clone().requires_grad_()
     edge = torch.autograd.graph.get_gradient_edge(Refining.apply(x).sum())  # type: ignore[no-untyped-call]
     starting = _Starting(lambda: torch.autograd.backward(edge, torch.ones(())))
@@ -545,6 +544,7 @@ def test_functionalize_keeps_torchs_rule_and_is_reported() -> None:
 
 AT_EDGE = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
 OF_ERA = {"torch<=2.13": [0.0, 1.0, 1.0, 1.0, 0.0], "torch>=2.14": [0.0, 0.0, 1.0, 0.0, 0.0]}
+FMAX_OF_ERA = {"torch<=2.13": 1.0, "torch>=2.14": 0.5}  # at a tie
 
 
 def edge_slopes(f: Callable[[Tensor], Tensor] = clamp_to_one) -> list[float]:
@@ -591,9 +591,7 @@ def test_a_pin_to_any_era_decides_inside_another_context(outer: str, how: str, e
         for pin in (made_before, pin_edge(era)):
             assert HOW[how](pin) == OF_ERA[era]
         with pin_edge(era):
-            assert (
-                edge_slopes(lambda x: torch.fmax(x, torch.zeros(5)))[2] == {"torch<=2.13": 1.0, "torch>=2.14": 0.5}[era]
-            )
+            assert edge_slopes(lambda x: torch.fmax(x, torch.zeros(5)))[2] == FMAX_OF_ERA[era]
         with pin_edge("half"):
             assert edge_slopes() == [0.0, 0.5, 1.0, 0.5, 0.0]
     assert edge_slopes() == OF_ERA[installed_era()]

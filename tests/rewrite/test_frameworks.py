@@ -53,7 +53,7 @@ PINNED = {kinked.spelling.form.names[0] for kinks in KINKED.values() for kinked 
 
 
 def gradients(point: Point, away: float = 0.0) -> list[list[float]]:
-    """Torch's, each entry differentiated by itself up to `away` from where the point has it, the same at each call."""
+    """Torch's gradients at the point. away: each entry is moved at random by at most this, in the same way at each call."""
     chance = torch.Generator().manual_seed(len(point.id))
     inputs = [torch.tensor(value) for value in point.inputs]
     for at in point.differentiated if away else ():
@@ -72,7 +72,7 @@ def are_near(ours: list[list[float]], wanted: list[list[float]]) -> bool:
 
 
 def _points(framework: str) -> Iterator[tuple[Point, list[list[float]]]]:
-    """Those that both have, with what is measured; where the installed torch has no derivative there is nothing to pin."""
+    """The points that the framework has, with its measured gradients, if the installed torch has a derivative that can be pinned."""
     here = ".".join(map(str, installed_version()))
     for point in TABLE.points.values():
         wanted = point.gradient(framework, None)
@@ -101,7 +101,7 @@ def _agree(one: Outcome | None, other: Outcome | None) -> bool:
 
 
 def _changed(pin: Rewriting, own: dict[str, Outcome | None]) -> dict[str, Outcome | None]:
-    """What these points have under a pin, where it is not torch's own."""
+    """The outcomes of these points under a pin, if they differ from torch's own."""
     with pin:
         pinned = {id: measure(TABLE.points[id], EAGER) for id in own}
     return {id: outcome for id, outcome in pinned.items() if not _agree(outcome, own[id])}
@@ -109,7 +109,7 @@ def _changed(pin: Rewriting, own: dict[str, Outcome | None]) -> dict[str, Outcom
 
 @pytest.mark.parametrize("framework", slow_but(["jax"], FRAMEWORKS))
 def test_every_point_is_as_there_or_torchs_own(framework: str) -> None:
-    """Of all functions, also those that no pin names. Of a point that the framework lacks only a function of the table changes."""
+    """Also for functions that no pin names. If the framework lacks a point, a pin may change it only for functions of the table."""
     own = {id: outcome for id, outcome in own_outcomes().items() if id not in OTHER_FUNCTION}
     with_nan = _changed(pin_edge(framework, nan=True), own)
     without = _changed(pin_edge(framework), {id: own[id] for id in with_nan})
@@ -217,7 +217,7 @@ AT_ITS_KINK: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
 @folded
 @pytest.mark.parametrize("name", AT_ITS_KINK)
 def test_a_number_is_the_slope_at_the_kink_and_nowhere_else(name: str) -> None:
-    """And no part of an infinite gradient is 0."""
+    """A slope of 0 makes 0 of an infinite gradient, too."""
     f, at = AT_ITS_KINK[name]
     x = _x(at - 3.5, at - 0.5, at, at + 0.5, at + 7.5)
     for slope in (0, 0.25, 1.0, -2):
@@ -272,9 +272,8 @@ def test_nan_is_pinned_when_it_is_asked_for() -> None:
         assert tangent.equal(torch.func.jvp(lambda x: x.std(), (_x(1.0, 1.0),), (_x(1.0, 0.0),))[1])
 
 
-_PAIRS: dict[
-    str, dict[str, tuple[list[float], list[float]]]
-] = {  # under the framework's NaN: what x and y get at (0, 0) and at (1, 2)
+# The gradients of x and of y at (0, 0) and at (1, 2), under the framework with its NaN.
+_PAIRS: dict[str, dict[str, tuple[list[float], list[float]]]] = {
     "xlogy_": {"jax": ([-INF, math.log(2)], [math.nan, 0.5]), "tensorflow": ([0.0, math.log(2)], [0.0, 0.5])},
     "atan2_": {"jax": ([math.nan, 0.4], [math.nan, -0.2]), "tensorflow": ([math.nan, 0.4], [math.nan, -0.2])},
     "pow_": {"jax": ([math.nan, 2.0], [0.0, 0.0]), "tensorflow": ([math.nan, 2.0], [0.0, 0.0])},

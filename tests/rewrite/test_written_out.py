@@ -1,4 +1,4 @@
-"""Every function that is written out: torch's own gradient, of either era, and the rule of what it hides."""
+"""Every function that is written out has torch's own gradient, in both eras, and the rule of the functions that it hides."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ from ..choices import folded
 from ..torchs_samples import Sample, of_functions, of_modules
 
 OTHER_ERA = next(name for name in ERAS if name != installed_era())
-# Torch's tests have no sample of the quantiser with an observer that is learnt from.
+# Torch's tests have no sample with a gradient for the quantiser with an observer.
 NAMES = sorted({form.name for form in FORMS if form.write is not None} - {"fused_moving_avg_obs_fake_quant"})
 DTYPES = (torch.float64, torch.bfloat16)
-# These say nothing away from a tie, because every diagonal is one.
-_ALWAYS_TIED = {"corrcoef"}
+_ALWAYS_TIED = {"corrcoef"}  # each diagonal of its result is at the bound 1
 pytestmark = pytest.mark.filterwarnings("ignore")  # of samples that torch itself warns about
 
 
@@ -42,7 +41,7 @@ def _samples(name: str) -> Iterable[Sample]:
 
 
 def _derivatives(sample: Sample) -> list[Tensor | None] | None:
-    """The value and the gradients; None where torch refuses the sample, and where nothing is learnt."""
+    """The value and the gradients; None if torch refuses the sample, or if nothing in it requires grad."""
     leaves = [leaf for leaf in tree_leaves((sample.x, sample.args, sample.kwargs)) if isinstance(leaf, Tensor)]
     if isinstance(sample.function, nn.Module):
         leaves += sample.function.parameters()
@@ -60,7 +59,7 @@ def _derivatives(sample: Sample) -> list[Tensor | None] | None:
 
 
 def _is_at_a_tie(sample: Sample) -> bool:
-    """Do the eras differ on it, written out? Half precision rounds two values to one now and then."""
+    """Do the eras differ on the sample? Half precision may round two values to the same number."""
     derivatives = []
     for era in ERAS:
         with pin_edge(era), override(round="zero"):
@@ -97,11 +96,11 @@ def test_away_from_ties_a_sample_of_torch_is_torchs_own(name: str) -> None:
     assert compared > ties or name in _ALWAYS_TIED
 
 
-# --- ties: the inner clamp gets its edge, and the rest is mathematics -----------------------------------------------------
+# --- ties: the clamp inside gets its edge ---------------------------------------------------------------------------------
 
 
 class Tie:
-    """A call of one tensor, exactly at its tie. passed, held: its gradient in float64 where the clamp passes, and where it does not."""
+    """A call of one tensor, exactly at its tie. passed, held: the gradient by mathematics if the clamp passes grad, and if it does not."""
 
     def __init__(self, call: Callable[[Tensor], Tensor], x: Any, passed: Any, held: Any = None) -> None:
         self.call, self.x, self.passed = call, x, passed
@@ -213,7 +212,7 @@ def test_away_from_ties_a_call_is_torchs_own(name: str) -> None:
 
 @pytest.mark.parametrize("is_complex", [False, True])
 def test_a_correlation_ends_at_one(is_complex: bool) -> None:
-    """Rounding carries that of multiples of one variable beyond."""
+    """By rounding, the correlation of multiples of one variable would be above 1."""
     generator = torch.Generator().manual_seed(0)
     ends = set()
     for _ in range(20):
@@ -232,7 +231,7 @@ def test_a_correlation_ends_at_one(is_complex: bool) -> None:
 
 
 def test_a_distance_of_the_program_is_seen_as_its_other_calls_are() -> None:
-    """torch calls it where no mode sees it. Of d- == 0 the clamp of the distance passes, or not."""
+    """torch calls the distance where no mode sees it. The clamp in the distance is at its bound, and passes grad or not."""
     x = torch.tensor([[1.0]], requires_grad=True)
     distance = lambda a, b: (a - b).clamp(min=0).sum(-1)  # noqa: E731
     for era, wanted in (("torch<=2.13", 0.0), ("torch>=2.14", 1.0)):
@@ -246,7 +245,7 @@ def test_a_distance_of_the_program_is_seen_as_its_other_calls_are() -> None:
 
 
 def _networks() -> Iterator[tuple[nn.RNN, tuple[Any, ...]]]:
-    """Every way to make one, with an input that itself learns nothing."""
+    """A network for every combination of options, with an input that does not require grad."""
     lengths = torch.tensor([5, 5, 3, 2])
     for layers, both, bias, first, kind in itertools.product(
         (1, 2), (False, True), (False, True), (False, True), ("alone", "padded", "packed")
@@ -323,7 +322,7 @@ def _scores() -> tuple[Tensor, Tensor, Tensor]:
 
 
 def test_a_rule_is_that_of_the_clamp_inside() -> None:
-    """Written out by hand with our own clamp: the same."""
+    """The loss equals the same formula with our own clamp."""
     x, other, target = _scores()
     for rule in ("identity", "inward"):
         wanted = pg.clamp(-target * (x - other) + 1.0, min=0.0, rule=rule).mean()
@@ -395,7 +394,7 @@ def _ranked(model: nn.Module) -> list[float]:
 
 
 def test_convert_gives_a_loss_a_rule_where_it_is_named() -> None:
-    """A rule for the whole model is about its activations: a loss is another loss with it, and a network takes none apart."""
+    """A rule for the whole model is for its activations. A loss gets one only by name, and a recurrent network gets none."""
     model = _Model(nn.MarginRankingLoss(reduction="sum"))
     plain = _ranked(model)
     with pytest.raises(ValueError, match="model must hold one of"):
