@@ -55,10 +55,10 @@ def _differ(point: Point, framework: str) -> bool:
 def _versions() -> str:
     """A line for each sentence about a change, with the functions that it is about."""
     functions: dict[str, dict[str, None]] = {}
-    for point in changed_points(TABLE):
+    for point in sorted(changed_points(TABLE), key=lambda point: [int(since[2:]) for since in point.changes]):
         sentences = " ".join(f"**torch {since}**: {sentence}" for since, sentence in point.changes.items())
         functions.setdefault(sentences, {})[_function(point)] = None
-    return "\n".join(f"- {sentences} {_quoted(names)}" for sentences, names in functions.items())
+    return "\n".join(f"- {_quoted(names)}. {sentences}" for sentences, names in functions.items())
 
 
 def _function(point: Point) -> str:

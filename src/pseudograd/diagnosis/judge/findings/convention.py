@@ -170,7 +170,7 @@ KIND = Kind(
     meaning="a tenth or more of an update depends on torch's choice at a kink or a tie, where another torch, JAX or TensorFlow chooses "
     "otherwise; needs `sensitivity`",
     next_step="use `pin_edge`, or start elsewhere",
-    details="It says whether this may decide the training: by its share over the steps, and by whether the parameters move. "
+    details="The finding says whether this may decide the training: by its share over the steps, and by whether the parameters move. "
     "`--side-by-side` finds out whether it does, by trainings under the other convention",
     is_alone=True,
     bad="""\

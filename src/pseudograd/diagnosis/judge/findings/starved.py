@@ -214,7 +214,7 @@ KIND = Kind(
     find=_find,
     meaning="parameters of the given model, or of an optimiser that stepped, got no gradient or only zeros, or a hook or the program took "
     "their gradient away before the step",
-    details="It names the cut at fault: an op that cuts everything, or a value that left the graph and still decides the loss "
+    details="The finding names the cut at fault: an op that cuts everything, or a value that left the graph and still decides the loss "
     "(`.detach()`, `.data`, `.item()`, `argmax`, indices of `max` and `topk`, a comparison, a cast to integers, `no_grad`, "
     "`torch.tensor(x)`, a value written into `.data`, a reentrant checkpoint of plain data). It also reports a `jumprelu` if most of its "
     "thresholds have no x in their window, a layer if three of four units stay where the slope of an op is 0, and a parameter if a "
