@@ -49,8 +49,8 @@ KIND = Kind(
     number="PG205",
     order=50,
     find=_find,
-    meaning="less than a thousandth of the gradient that arrives at an op leaves it, over all calls and towards any input; the op is no clamp, "
-    "round, sign or quantiser",
+    meaning="less than a thousandth of the gradient that arrives at an op leaves it, over all calls and towards any input; the op is no "
+    "clamp, round, sign or quantiser",
     details="Ops that only move elements are judged by how many leave. Not reported: a relu whose values the loss adds up, a penalty that "
     "nothing violates; `d.calm` has it",
     next_step="use `override` with a rule that has a slope, or look at the values that enter",

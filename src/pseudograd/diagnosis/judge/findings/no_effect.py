@@ -138,7 +138,8 @@ KIND = Kind(
     find=_find,
     meaning="a term of the loss does nothing: it was computed from parameters but has no gradient, its factor is 0 in all passes, or "
     "nothing reads the result of its line",
-    details="Not reported: a term that is detached where it is added, as in surrogate losses; metrics; a sum times 0, which keeps ranks alike",
+    details="Not reported: a term that is detached where it is added, as in surrogate losses; metrics; a sum times 0, which keeps ranks "
+    "alike",
     next_step="keep the gradient of the term, change its factor, or add the line to the loss",
     bad="""\
 layer = nn.Linear(4, 1)

@@ -309,10 +309,11 @@ KIND = Kind(
     order=5,
     find=_find,
     meaning="an op made a gradient that is not finite, and parameters got it",
-    details="The finding names the op whose backward gets a finite gradient and returns nan or inf, the values of x at fault, the parameters that"
-    " got such a gradient, and the steps that used it or were skipped. If the loss is not finite either, it also names the op of the "
-    "forward at fault, or says that nan or inf came with the data, a detached value or the weights. Not reported if no parameter gets "
-    "such a gradient, as behind a mask of -inf; if the program replaces it before the step; or in the warm-up of a scaler",
+    details="The finding names the op whose backward gets a finite gradient and returns nan or inf, the values of x at fault, the "
+    "parameters that got such a gradient, and the steps that used it or were skipped. If the loss is not finite either, it also "
+    "names the op of the forward at fault, or says that nan or inf came with the data, a detached value or the weights. Not "
+    "reported if no parameter gets such a gradient, as behind a mask of -inf; if the program replaces it before the step; or in "
+    "the warm-up of a scaler",
     next_step="put a `where` or a `clamp` in front of the op, so that it gets no x at which its slope is infinite",
     bad="""\
 x = torch.tensor([-1.0, 4.0], requires_grad=True)
