@@ -189,9 +189,7 @@ PROGRAMS = (
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_the_report_is_that_of_hooks_and_of_calls_counted_one_by_one(
-    program: Step, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_is_that_of_hooks_and_of_single_calls(program: Step, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "nobody_else_runs", lambda: True)  # compiling leaves threads behind
     d, grads = run(program)
     assert not d.errors

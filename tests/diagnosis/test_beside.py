@@ -197,10 +197,9 @@ def outcome(f: Callable[[], Results]) -> Results:
 @pytest.mark.parametrize(("name", "question"), one_in(2, PROGRAMS, QUESTIONS))
 def test_a_program_computes_what_it_computes_without_a_diagnosis(name: str, question: str) -> None:
     f = PROGRAMS[name]
+    usual = "The PyTorch API of nested tensors|Full backward hook|Using backward\\(\\) with create_graph"
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The PyTorch API of nested tensors|Full backward hook|Using backward\\(\\) with create_graph"
-        )
+        warnings.filterwarnings("ignore", usual)
         right = outcome(f)
         with diagnose(whatif=QUESTIONS[question]) as d:
             results = outcome(f)

@@ -186,9 +186,7 @@ def test_a_quarter_of_the_distance_is_a_small_step(size: float, expected: float)
         (10, 2, 2, 2, True),
     ],
 )
-def test_more_than_half_of_enough_entries_stand_still(
-    steps: int, had: int, still: int, size: int, is_stalled: bool
-) -> None:
+def test_most_of_enough_entries_stand_still(steps: int, had: int, still: int, size: int, is_stalled: bool) -> None:
     parameter = _steps(size)
     parameter.steps, parameter.is_known = steps, True
     parameter.samples.sizes.fill_(0.1)

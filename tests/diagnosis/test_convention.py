@@ -32,9 +32,7 @@ CHOICE = {
 
 @pytest.mark.program
 @pytest.mark.parametrize(("name", "family"), CHOICE)
-def test_the_verdict_is_right_about_the_training_under_the_other_convention(
-    name: str, family: str, script: Any
-) -> None:
+def test_the_verdict_is_right_about_the_other_convention(name: str, family: str, script: Any) -> None:
     pytest.importorskip("sklearn")
     trainings = script("kink_trainings")
     (program,) = [program for program in trainings.PROGRAMS if (program.name, program.family) == (name, family)]

@@ -61,9 +61,7 @@ def _lines(*parts: Part) -> list[tuple[str, str]]:
         ((0, 100), 200, True),
     ],
 )
-def test_shares_differ_if_they_are_further_apart_than_batches_put_them(
-    far: tuple[int, int], of: int, differ: bool
-) -> None:
+def test_shares_differ_if_they_are_further_apart_than_batches(far: tuple[int, int], of: int, differ: bool) -> None:
     few, many = (_part(rank, count, of=of) for rank, count in enumerate(far))
     texts = [text for label, text in _lines(few, many) if label == "share that is cut"]
     low, high = (f"{100 * count / of:.1f} %" if count else "0 %" for count in far)

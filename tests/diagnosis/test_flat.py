@@ -90,9 +90,8 @@ def _divided_by_itself(is_mended: bool) -> Diagnosis:
         weight, at = gate(X).softmax(-1).topk(1, -1)
         if not is_mended:
             weight = weight / weight.sum(-1, keepdim=True)
-        return functional.cross_entropy(
-            experts(X).view(-1, 4, 2).gather(1, at[..., None].expand(-1, -1, 2))[:, 0] * weight, Y
-        )
+        chosen = experts(X).view(-1, 4, 2).gather(1, at[..., None].expand(-1, -1, 2))[:, 0]
+        return functional.cross_entropy(chosen * weight, Y)
 
     return train(loss, torch.optim.Adam([*gate.parameters(), *experts.parameters()], 1e-3))
 

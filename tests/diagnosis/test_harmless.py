@@ -296,9 +296,7 @@ def test_nothing_of_a_diagnosis_is_called_without_a_guard() -> None:
 
 
 @pytest.mark.parametrize("fails", [ValueError, RecursionError])
-def test_a_watcher_that_fails_leaves_functions_and_our_ops_alone(
-    monkeypatch: pytest.MonkeyPatch, fails: type[Exception]
-) -> None:
+def test_a_watcher_that_fails_leaves_our_ops_alone(monkeypatch: pytest.MonkeyPatch, fails: type[Exception]) -> None:
     def broken(*args: Any) -> Any:
         raise fails("planted")
 

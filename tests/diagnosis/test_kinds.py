@@ -71,9 +71,7 @@ def _half_is_cut() -> Diagnosis:
 
 
 @pytest.mark.parametrize(("order", "code"), [(35, "huge"), (45, "cut")])
-def test_the_order_of_a_new_row_decides_between_findings_of_a_line(
-    monkeypatch: pytest.MonkeyPatch, order: int, code: str
-) -> None:
+def test_the_order_of_a_row_decides_between_findings(monkeypatch: pytest.MonkeyPatch, order: int, code: str) -> None:
     _added(monkeypatch, _huge(order=order))
     (finding,) = _half_is_cut().findings
     assert (finding.code, finding.number) == (code, {"huge": "PG299", "cut": "PG204"}[code])

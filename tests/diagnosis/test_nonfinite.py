@@ -129,9 +129,8 @@ def test_the_next_step_is_as_short_as_it_can_be(tmp_path: Path) -> None:
     """A long operand has a name only where it stands twice."""
     p = nn.Parameter(torch.ones(3))
     assert "inner" not in _next_step("torch.sqrt(p.sub(p.detach()).square().sum(0, keepdim=True))", p, tmp_path)
-    assert "(inner := p.sub(p.detach()).sum(0, keepdim=True)).abs() > 1e-06, inner," in _next_step(
-        "p / p.sub(p.detach()).sum(0, keepdim=True)", p, tmp_path
-    )
+    twice = _next_step("p / p.sub(p.detach()).sum(0, keepdim=True)", p, tmp_path)
+    assert "(inner := p.sub(p.detach()).sum(0, keepdim=True)).abs() > 1e-06, inner," in twice
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.cfloat])
@@ -472,9 +471,7 @@ _HEADS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
 
 
 @pytest.mark.parametrize(("loss", "learns", "first"), _HEADS.values(), ids=_HEADS)
-def test_one_paragraph_says_what_is_wrong_first(
-    loss: Callable[[nn.Module, Tensor], Tensor], learns: str, first: str
-) -> None:
+def test_the_head_says_what_is_wrong(loss: Callable[[nn.Module, Tensor], Tensor], learns: str, first: str) -> None:
     torch.manual_seed(0)
     net = nn.Linear(4, 8)
     d = diagnosed(lambda: loss(net, torch.randn(16, 4)), net)

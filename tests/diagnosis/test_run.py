@@ -65,9 +65,7 @@ def test_steps_end_a_module_after_so_many_backwards(capfd: pytest.CaptureFixture
     assert run(capfd, "--counts", "--steps", "1", "-m", "train")[2].count("\n\ndiagnose: 1 backward pass,") == 1
 
 
-def test_what_the_eras_do_differently_is_told_at_the_end_of_a_process(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_differing_eras_are_told_at_the_end_of_a_process(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Where no thread starts any more, in which the era would be measured."""
     (tmp_path / "ends.py").write_text(
         "import torch\nx, y = torch.nn.Parameter(torch.tensor([0.0, 0.5])), torch.nn.Parameter(torch.zeros(2))\n"
@@ -132,9 +130,8 @@ def test_json_and_page_have_the_names_of_the_records(capfd: pytest.CaptureFixtur
     assert {"clamp=inward", "torch>=2.14"} < set(report["whatif"])
     assert set(report["findings"][0]) >= {"code", "where", "evidence", "cause", "next_step"}
     assert set(report["starved"][0]) >= {"parameter", "cause", "why"}
-    assert [row["parameter"] for row in report["whatif"]["clamp=inward"]] == [
-        row["parameter"] for row in report["whatif"]["as it is"]
-    ]
+    answers, before = report["whatif"]["clamp=inward"], report["whatif"]["as it is"]
+    assert [row["parameter"] for row in answers] == [row["parameter"] for row in before]
     text = (tmp_path / "page.html").read_text()
     assert not re.search(r'(src|href)="https?:', text), "the page needs no network"
     assert "%DATA%" not in text
@@ -160,12 +157,8 @@ def test_json_is_that_of_lint(capfd: pytest.CaptureFixture[str]) -> None:
     report = write_report(capfd)
     assert report["command"] == "diagnose"
     cut, starved = sorted(report["findings"], key=lambda finding: finding["code"], reverse=True)
-    assert (cut["code"], cut["path"], cut["line"], cut["expression"]) == (
-        "PG204",
-        "train.py",
-        8,
-        "gain.clamp(0.1, 2.0)",
-    )
+    expected = {"code": "PG204", "path": "train.py", "line": 8, "expression": "gain.clamp(0.1, 2.0)"}
+    assert {name: cut[name] for name in expected} == expected
     assert cut["message"].startswith("50.0 % of 4 arriving gradients are cut")
     assert (starved["code"], starved["path"], starved["line"]) == ("PG203", "train.py", 0)
     assert starved["expression"] == "left", "it is known by its name, as no line is"
@@ -191,9 +184,7 @@ def test_a_machine_s_format_stands_behind_what_the_program_prints(capfd: pytest.
         (["--ignore", "cut"], "34"),
     ],
 )
-def test_select_and_ignore_choose_the_findings(
-    capfd: pytest.CaptureFixture[str], options: list[str], codes: str
-) -> None:
+def test_select_and_ignore_choose_findings(capfd: pytest.CaptureFixture[str], options: list[str], codes: str) -> None:
     """Patterns mean what they always did; `cut` alone is one."""
     known = {"3": ("PG203", 0), "4": ("PG204", 8)}
     assert places(write_report(capfd, *options)) == [known[code] for code in codes]
@@ -293,9 +284,7 @@ def test_the_page_in_a_browser_sorts_and_opens_by_keyboard(capfd: pytest.Capture
     assert "<mark>" in shown.split('id="sites"')[1]
 
 
-def test_a_site_has_the_same_words_in_run_diagnose_and_bisect(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_site_has_the_same_words_in_three_commands(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """One line of a package, reached from one line of the program."""
     package = tmp_path / "site-packages"
     package.mkdir()
@@ -307,10 +296,7 @@ def test_a_site_has_the_same_words_in_run_diagnose_and_bisect(
     main(["diagnose", "--json", "diagnosed.json", "main.py"])
     main(["run", "--override", "clamp=identity", "--json", "run.json", "main.py"])
     main(["bisect", "--override", "clamp=identity", "--json", "bisected.json", "main.py"])
-    read = {
-        name: json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))
-        for name in ("diagnosed", "run", "bisected")
-    }
+    read = {name: json.loads(Path(f"{name}.json").read_text("utf-8")) for name in ("diagnosed", "run", "bisected")}
     sites = [
         next(site for site in read["diagnosed"]["sites"] if site["op"] == "clamp"),
         *read["run"]["contexts"][0]["rewritten"],

@@ -103,9 +103,7 @@ def test_the_share_is_measured_by_line_and_by_parameter() -> None:
         first = p.abs()
         second = (q - 1).abs() * 2
         (first + second + p + q).sum().backward()
-    rows = {
-        (record.where and record.where.rpartition(":")[2], record.parameter): record.share for record in d.sensitivity
-    }
+    rows = {(record.where, record.parameter): record.share for record in d.sensitivity}
     assert len({where for where, _ in rows}) == 3
     by_line = [share for (where, name), share in rows.items() if where and name is None]
     assert sorted(by_line) == [pytest.approx(1 / math.sqrt(2)), pytest.approx(2 / math.sqrt(2))]
@@ -210,9 +208,7 @@ def test_what_has_side_effects_is_refused_with_the_reason() -> None:
 
 
 @pytest.mark.usefixtures("in_copies")
-def test_the_command_measures_every_nth_step_and_fails_on_a_convention(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_measures_every_nth_step_and_may_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "train.py"
     program.write_text(
         "import torch\n"

@@ -145,9 +145,8 @@ def test_another_pin_is_advised_only_where_the_training_ends_better_under_it() -
     """On one torch that is so, on the other one it ends worse."""
     (finding,) = conventions(deviation)
     assert "It decides this training" in finding.evidence
-    assert finding.next_step.endswith(
-        "on every torch" if IS_CLOSED else "beside it, from more seeds, before you choose"
-    )
+    end = "on every torch" if IS_CLOSED else "beside it, from more seeds, before you choose"
+    assert finding.next_step.endswith(end)
 
 
 def test_a_training_that_ends_the_same_is_not_decided() -> None:

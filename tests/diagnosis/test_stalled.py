@@ -128,9 +128,7 @@ def test_a_rate_that_is_too_small_is_told_the_factor_that_moves_the_weights() ->
 def test_small_steps_at_large_numbers_stall_in_full_precision(start: float, unit: float, rate: float) -> None:
     """Hertz, metres, dates: the gradient is small beside the weight, and leads far."""
     p = nn.Parameter(start + 100 * torch.arange(1.0, 9.0))
-    d = train(
-        nn.ParameterList([p]), lambda: ((p - start) / unit).square().mean().sqrt(), 20, torch.optim.Adam([p], rate)
-    )
+    d = train(None, lambda: ((p - start) / unit).square().mean().sqrt(), 20, torch.optim.Adam([p], rate))
     assert only(d, "stalled").share == 1
 
 
@@ -155,10 +153,8 @@ def test_the_steps_of_an_unknown_optimiser_are_not_measured() -> None:
 
 
 def test_the_size_of_a_step_is_that_at_the_highest_rate() -> None:
-    (alone, _), (decayed, _) = (
-        _train(adamw(3e-6), steps=14),
-        _train(scheduled(lambda step: 1.0 if step < 14 else 0.01)),
-    )
+    alone, _ = _train(adamw(3e-6), steps=14)
+    decayed, _ = _train(scheduled(lambda step: 1.0 if step < 14 else 0.01))
     assert [record.size for record in decayed.stalled] == [record.size for record in alone.stalled]
     assert "never moved in 14 steps" in only(decayed, "stalled").evidence
 

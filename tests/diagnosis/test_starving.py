@@ -216,9 +216,7 @@ def _assign_state(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("is_given", [True, False])
 @pytest.mark.parametrize("replace", [_replace_head, _assign_state])
-def test_a_parameter_that_was_replaced_names_those_that_nobody_steps(
-    replace: Callable[[nn.Module], None], is_given: bool
-) -> None:
+def test_a_replaced_parameter_names_the_new_ones(replace: Callable[[nn.Module], None], is_given: bool) -> None:
     model = net()
     optimizer = sgd(model)
     replace(model)
@@ -362,9 +360,8 @@ def test_the_call_that_takes_a_gradient_away_is_named(is_clipped: bool) -> None:
             optimizer.step()
             optimizer.zero_grad()
     finding = only(d, "starved")
-    assert finding.expression == (
-        "nn.utils.clip_grad_norm_(model.parameters(), 0)" if is_clipped else "optimizer.zero_grad()"
-    )
+    clip = "nn.utils.clip_grad_norm_(model.parameters(), 0)"
+    assert finding.expression == (clip if is_clipped else "optimizer.zero_grad()")
     assert finding.cause == "this call sets it to 0 or None between the backward and the step"
 
 

@@ -134,9 +134,7 @@ def side(x: float, low: float | None, high: float | None) -> list[str]:
 @folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("bounds", BOUNDS)
-def test_the_regions_of_x_are_counted_as_one_element_at_a_time(
-    way: str, dtype: torch.dtype, bounds: tuple[Any, Any]
-) -> None:
+def test_the_regions_of_x_are_counted_one_by_one(way: str, dtype: torch.dtype, bounds: tuple[Any, Any]) -> None:
     grad, gone = values(1_000, dtype, 0), values(1_000, dtype, 1, zeros=0.6)
     x = (values(1_000, torch.float64, 2) * 2).round() / 2
     x[:3] = math.nan
@@ -226,9 +224,7 @@ def test_the_autocast_of_losses_is_one_that_was_on_in_every_pass() -> None:
 
 def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way: str) -> None:
     """An op with two results and two inputs: what is 0 in one of those that leave may pass in the other."""
-    grad, first, second = (
-        torch.tensor(row) for row in ([1.0, 2.0, 3.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0])
-    )
+    grad, first, second = torch.tensor([[1.0, 2.0, 3.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
     sums = tally.Tally("MulBackward0", NOWHERE)
     leaving, arriving = (first, second), (grad, torch.ones(4))
     if sums._count_by_kernel(leaving, arriving, False, None) is None:
@@ -241,9 +237,7 @@ def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way:
 @pytest.mark.parametrize("is_full", [True, False])
 def test_one_that_arrives_and_those_that_leave_are_counted_as_any_others(is_full: bool) -> None:
     """By the short way, which knows no bounds, and by the one that takes them."""
-    grad, left, other = (
-        values(1_000, torch.float32, seed, zeros=zeros) for seed, zeros in ((0, 0), (1, 0.6), (2, 0.9))
-    )
+    grad, left, other = (values(1_000, torch.float32, seed, zeros) for seed, zeros in ((0, 0), (1, 0.6), (2, 0.9)))
     for leaving in ((left,), (left, other), (other, left)):
         short, long = counts.Sums(is_full), counts.Sums(is_full)
         assert short.add_plain((grad,), (*leaving, None)) == long.add(grad, leaving, None, None, None)
@@ -251,12 +245,8 @@ def test_one_that_arrives_and_those_that_leave_are_counted_as_any_others(is_full
         (sums,) = short.read()
         lost = zip(grad.tolist(), *(part.tolist() for part in leaving), strict=True)
         assert sums["cut"] == sum(g != 0 and not any(rest) for g, *rest in lost)
-    for arriving, leaving in (
-        ((grad, grad), (left,)),
-        ((grad[0],), (left,)),
-        ((grad,), (left, left[0])),
-        ((grad,), (None,)),
-    ):
+    one = (grad,)
+    for arriving, leaving in (((grad, grad), (left,)), ((grad[0],), (left,)), (one, (left, left[0])), (one, (None,))):
         assert counts.Sums(is_full).add_plain(arriving, leaving) is None
 
 
@@ -313,9 +303,7 @@ def layouts_of(grad: Tensor) -> list[Tensor]:
 @folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("is_full", [True, False])
-def test_the_norm_of_a_parameter_and_what_of_it_never_had_a_gradient(
-    way: str, is_full: bool, dtype: torch.dtype
-) -> None:
+def test_the_norm_of_a_parameter_and_its_missing_entries_are_exact(way: str, is_full: bool, dtype: torch.dtype) -> None:
     parameter = torch.nn.Parameter(torch.zeros(40, 30, dtype=dtype))
     leaf = Leaf(1, parameter, Names(), 0)
     leaf.sizes = Sizes() if is_full else None

@@ -453,12 +453,8 @@ def test_a_gradient_that_vanishes_is_a_finding_with_its_fall_and_its_cause() -> 
     assert "(0.weight)" in finding.evidence
     assert "each sigmoid multiplies it by at most 1/4" in finding.cause
     assert "Put a residual connection around each layer; or take relu" in finding.next_step
-    first, last = (
-        float(parameter.grad.norm())
-        for parameter in (net.get_parameter("0.weight"), list(net.parameters())[-2])
-        if parameter.grad is not None
-    )
-    assert finding.share == pytest.approx(1 - first / last, rel=1e-6)
+    norms = [float(parameter.grad.norm()) for parameter in net.parameters() if parameter.grad is not None]
+    assert finding.share == pytest.approx(1 - norms[0] / norms[-2], rel=1e-6)
 
 
 # --- what is deliberate --------------------------------------------------------------------------------------------------
@@ -516,9 +512,7 @@ _TWICE = (
 
 @pytest.mark.parametrize("is_file", [True, False], ids=["file", "cell"])
 @pytest.mark.parametrize("program", [_IN_A_FUNCTION, _AROUND_THE_LINE, _ON_TWO_LINES])
-def test_an_override_works_where_it_moves_the_line_that_it_is_about(
-    program: str, is_file: bool, tmp_path: Path
-) -> None:
+def test_an_override_works_where_it_moves_its_own_line(program: str, is_file: bool, tmp_path: Path) -> None:
     before, after = (torch.full((4,), 5.0, requires_grad=True) for _ in range(2))
     with diagnose() as d:
         _run_program(program.format(step=""), tmp_path / "train.py", is_file, before)
@@ -552,9 +546,8 @@ def test_no_advice_for_a_line_that_nobody_saw() -> None:
         thread.start()
         thread.join()
     assert all("'?'" not in finding.next_step for finding in d.findings)
-    assert any(
-        "Enter pseudograd.diagnose before this call, in the thread" in finding.next_step for finding in d.findings
-    )
+    enter = "Enter pseudograd.diagnose before this call, in the thread"
+    assert any(enter in finding.next_step for finding in d.findings)
 
 
 def test_no_override_is_advised_that_reaches_nothing() -> None:
@@ -646,9 +639,7 @@ def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[n
 
 
 @pytest.mark.parametrize(("floor", "expected"), [(0.0, []), (1e-6, []), (2e-6, ["cut"]), (-1e-6, ["cut"])])
-def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm_if_nothing_leads_back(
-    floor: float, expected: list[str]
-) -> None:
+def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm(floor: float, expected: list[str]) -> None:
     x = torch.tensor([-1.0, 1.0], requires_grad=True)
     d = diagnosed(lambda: x.clamp(min=floor).sum())
     assert codes(d) == expected

@@ -79,13 +79,10 @@ def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
             assert gradient is not None
             assert row.norm == float(gradient.double().norm())
             assert row.zero == float((gradient == 0).double().mean())
-            cosine = float(gradient.double().flatten() @ old.double().flatten()) / (
-                row.norm * float(old.double().norm()) or math.nan
-            )
-            assert row.cosine == pytest.approx(cosine, nan_ok=True)
-    assert {row.parameter for row in d.whatif[change]} == {
-        name for name, (old, _) in answers.items() if old is not None
-    }
+            norms, product = row.norm * float(old.double().norm()), gradient.double().flatten() @ old.double().flatten()
+            assert row.cosine == pytest.approx(float(product) / norms if norms else math.nan, nan_ok=True)
+    answered = {name for name, (old, _) in answers.items() if old is not None}
+    assert {row.parameter for row in d.whatif[change]} == answered
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
