@@ -45,6 +45,22 @@ def test_a_release_is_refused(tmp_path: Path, tag: str, source: str, answer: str
     assert answer in done.stderr
 
 
+def test_no_part_on_a_device_stops_another_or_the_budget(tmp_path: Path) -> None:
+    """With a python that fails, and once with one that hangs."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "on_a_device.sh", tmp_path / "scripts")
+    python = tmp_path / "python"
+    for answer, budget, expected in (("exit 3", "300", "3"), ("exec sleep 60", "5", "no time")):
+        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "BUDGET": budget}
+        python.write_text(f"#!/bin/sh\n{answer}\n")
+        python.chmod(0o755)
+        command = ["sh", "scripts/on_a_device.sh", "results"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+        ends = dict(line[3:].split(": ") for line in done.stdout.splitlines() if line.startswith("== "))
+        assert [*ends] == ["build", "doctor", "values", "settings", "memcheck", "speed", "steps"]
+        assert ends["steps"] == ends["doctor"] == expected, done
+
+
 def test_the_version_is_that_of_pyproject_wherever_another_tool_needs_it() -> None:
     """Ours read it there. conda's recipe, the citation and the changelog are read without it: the same, and the newest release."""
     (version,) = re.findall(r'^version = "(.*)"$', _text("pyproject.toml"), re.MULTILINE)

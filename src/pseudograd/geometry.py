@@ -64,6 +64,21 @@ class Curve(NamedTuple):
     height: float
 
 
+class Formula(NamedTuple):
+    """What C computes of an element where a row says more than what passes in a region: `formula_block` in native/blocks.h, by this name.
+
+    Its x is that of the op, or `of_x` of it; its a and b are the tensors behind x. low, high: the `sides` of the row are meant between
+    them. curve: the slope of a step.
+    """
+
+    name: Literal["loss", "grid", "jump", "jump and back", "room"]
+    low: float | None = None
+    high: float | None = None
+    number: float = 0.0
+    curve: Curve | None = None
+    of_x: Callable[[Tensor], Tensor] | None = None
+
+
 # --- slopes in a region -----------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
-from .geometry import Curve, Pieces, Sides, Steps, edge_reads_grad, pieces_of_sides
+from .geometry import Curve, Formula, Pieces, Sides, Steps, edge_reads_grad, pieces_of_sides
 from .record import Record
 from .user_function import UserFunction, function_named, key_of
 
@@ -58,6 +58,7 @@ class Rule(Record):
         steps(*inputs behind x): the few slopes of the rule; None for some parameters. curve: how the slope falls with |x|.
         sides: what x gets below a range and above it; the edge says what x gets at a bound.
         find_range(*inputs behind x): the bounds of x and the pieces, if the row says what x and both bounds get.
+        find_formula(*inputs behind x): what C computes of an element, if none of these says it; or None.
         regions: for an op that is no clamp: two numbers, or one twice, and the pieces that say what x gets around them.
     is_long: the formula is element-wise and takes several steps, each of the size of x.
     colour: in figures; rules of the same name share it.
@@ -90,6 +91,7 @@ class Rule(Record):
     sides: Callable[..., Sides] | None = None
     find_range: Callable[..., RangePieces] | None = None
     regions: Callable[..., RangePieces] | None = None
+    find_formula: Callable[..., Formula | None] | None = None
     is_long: bool = False
     is_users: bool = False
     author: str = ""

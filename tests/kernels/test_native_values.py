@@ -443,6 +443,53 @@ def test_on_a_grid_and_around_0(dtype: torch.dtype, level: int) -> None:
     assert_ways_agree(problems, ["native"])
 
 
+def _problems_of_formulas(dtype: torch.dtype, size: int) -> Iterator[Problem]:
+    """With a tensor behind x of its own shape, one for each row and one for all."""
+    (x, grad), alone = numbers(dtype, size), (True, False, False)
+    a, b = x.roll(1), grad.abs().roll(7)
+    for rule, edge, low, has_high, value in itertools.product(
+        ("inward", "zero", "identity", pg.rules.leaky_inward(low=0.3, high=0.1)),
+        ("closed", "open", "half"),
+        (0.2, None),
+        (True, False),
+        ("objective", "clipped"),
+    ):
+        if low is not None or has_high:
+            how = {"rule": rule, "edge": edge, "low": low, "high": 1.0 if has_high else None, "value": value}
+            for advantage in (a, torch.tensor(-1.5, dtype=dtype)):
+                yield Problem(how, partial(pg.policy.loss, **how), (x, advantage), grad, alone)
+    near = torch.tensor([0.0, 0.125, -0.125, 0.25, -1.0, 0.875, 1.0, 1.125, -1.125], dtype=dtype).repeat(-(-size // 9))
+    for (how, scale), zero, x_ in itertools.product(
+        zip(WAYS_ON_A_GRID, itertools.cycle((b, torch.tensor(0.25, dtype=dtype)))), (0, 3, a), (x, near[:size])
+    ):
+        f = partial(pg.fake_quantize, quant_min=-4, quant_max=3, **how)
+        yield Problem(("grid", how), f, (x_, scale, zero), grad, (True, True, isinstance(zero, Tensor)))
+    for rule, to_x, level in itertools.product(OPS["jumprelu"].rules, (False, True), (b, 0.5)):
+        f = partial(pg.jumprelu, bandwidth=1.0, rule=rule, window_to_x=to_x)
+        yield Problem((rule, to_x), f, (x, level), grad, (True, isinstance(level, Tensor), False))
+    for bounds in ((-1.0, 1.0), (-0.7, 3e4), (0.3, 0.3), (-torch.inf, 1.0)):
+        for maximize in (False, True):
+            f = partial(pg.clamp, rule="inverting", maximize=maximize)
+            yield Problem((bounds, maximize), f, (x, *bounds), grad)
+
+
+@every_dtype
+def test_formulas_of_an_element(dtype: torch.dtype, level: int, calls: list[str]) -> None:
+    """In float32 and float64; half precision is for the formulas in ATen."""
+    problems = [
+        p for size in (*SIZES, 4100) for p in itertools.islice(_problems_of_formulas(dtype, size), size % 3, None, 3)
+    ]
+    x = torch.linspace(-2, 2, 72, dtype=dtype).reshape(3, 4, 6)
+    for layout in (lambda t: t, lambda t: t.mT.contiguous().mT, lambda t: torch.stack([t, t], -1)[..., 0]):
+        moved, row, one = layout(x), x[1, :, :1], x[0, :1, 2:3]
+        loss = lambda *tensors: pg.policy.loss(*tensors, rule="leaky").contiguous()  # noqa: E731
+        quantize = lambda *tensors: pg.fake_quantize(*tensors, -4, 3).contiguous()  # noqa: E731
+        problems.append(Problem("rows", loss, (moved, row), layout(x + 0.5), (True, False, False)))
+        problems.append(Problem("rows", quantize, (moved, row.abs(), one), x, (True, False, False)))
+    assert_ways_agree(problems, ["native", "native code"])
+    assert ("formula" in calls) == (dtype in native._WIDE)
+
+
 @folded
 @every_dtype
 def test_few_bits_are_the_plain_ones_and_give_a_gradient_for_each_input(dtype: torch.dtype, level: int) -> None:

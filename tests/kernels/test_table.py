@@ -46,7 +46,7 @@ def registered(*entries: kernels.Kernel) -> Iterator[None]:
 
 
 def gradient() -> list[float]:
-    x = torch.tensor([0.25, 0.5], requires_grad=True)
+    x = torch.tensor([0.25, 0.5], dtype=torch.float16, requires_grad=True)  # no kernel of ours serves it
     pg.clamp(x, 0, 1, rule="inverting").sum().backward()
     assert x.grad is not None
     return x.grad.tolist()

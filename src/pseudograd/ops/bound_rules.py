@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from ..arguments import rounded
-from ..geometry import ALL, INWARD, NOTHING, SHARES, Constant, Reversal, Slope
+from ..geometry import ALL, INWARD, NOTHING, SHARES, Constant, Formula, Reversal, Slope
 from ..reference import bounds as reference
 from ..rule import BOUNDED, Adapter, Gradients, Pull, Rule, Wants
 from .shared_rules import UserFormula, widened
@@ -294,6 +294,7 @@ _rule(
     is_linear=False,
     ignores_edge=True,
     requires=("min", "max"),
+    find_formula=partial(Formula, "room"),
     also_called="inverting gradients",
     translates="inverting_gradients",
 )

@@ -25,6 +25,7 @@ from ..arguments import (
     surely,
 )
 from ..errors import must
+from ..geometry import Formula
 from ..reference import activations as reference
 from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
 from .samples import around
@@ -171,11 +172,18 @@ _SOURCE_OF_SLOPES = "as the rule of sign, with area 1"
 RULES: dict[str, Rule] = {}
 
 
+def _find_formula(name: str, threshold: Threshold, bandwidth: float, window_to_x: bool) -> Formula:
+    number = 0.0 if isinstance(threshold, Tensor) else threshold
+    curve = SLOPES[name].curve(*SLOPES[name].unit(bandwidth))
+    return Formula("jump and back" if window_to_x else "jump", number=number, curve=curve)
+
+
 def _rule(name: str, formula: str, translates: str, source: str = _SOURCE_OF_SLOPES, **row: Any) -> None:
     pull = partial(_pull_from, partial(_window_gradient, name) if name in SLOPES else None)
     scalar_reference = partial(reference.jumprelu, name)
+    find_formula = partial(_find_formula, name) if name in SLOPES else None
     row = {"formula": formula, "source": source, "translates": translates, "keeps": _INPUTS, **row}
-    RULES[name] = row_of(name, pull, scalar_reference, **row)
+    RULES[name] = row_of(name, pull, scalar_reference, find_formula=find_formula, **row)
 
 
 _rule(

@@ -21,7 +21,7 @@ from torch.compiler import is_compiling
 from .. import engine
 from ..arguments import as_number, check_broadcast, check_device, check_floating, is_finite, is_number, rounded, surely
 from ..errors import must, unknown_name
-from ..geometry import SHARES
+from ..geometry import SHARES, Formula
 from ..reference import policy as reference
 from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, RuleObject, Sample, Wants, call_for, register
 from ..torch_table.private import in_forward_mode, is_tracing, transforms_are_active
@@ -414,12 +414,21 @@ def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
 RULES: dict[str, Rule] = {}
 
 
+def _find_formula(
+    advantage: object, low: Bound, high: Bound, ceiling: Bound, in_log: int, without_min: int
+) -> Formula | None:
+    if in_log or ceiling is not None:
+        return None
+    bounds = None if low is None else 1 - low, None if high is None else 1 + high
+    return Formula("loss", *bounds, float(without_min), of_x=torch.exp)
+
+
 def _rule(name: str, formula: str, also_called: str = "", **row: Any) -> None:
     """The row of the rule of clamp with this name, with its own formula text."""
     rule = bound_rules.RULES[name]
     fields = ("source", "parameters", "sides", "ignores_edge", "translates")
     row = {**{field: getattr(rule, field) for field in fields}, **row}
-    row |= {"formula": formula, "also_called": also_called, "keeps": INPUTS, "ulps": 4}
+    row |= {"formula": formula, "also_called": also_called, "keeps": INPUTS, "ulps": 4, "find_formula": _find_formula}
     pull = partial(_pull_by, partial(_clamp_gradient, rule))
     scalar_reference = partial(reference.gradient, "linear" if rule.is_linear else "other", rule.reference)
     RULES[name] = row_of(name, pull, scalar_reference, **row)

@@ -23,6 +23,7 @@ from ..arguments import (
     surely,
 )
 from ..errors import must
+from ..geometry import Formula
 from ..reference import elementwise as reference
 from ..rule import Adapter, EdgeAtBound, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
 from . import bound_rules
@@ -237,6 +238,12 @@ def _keeps_for_parameters(wants: Wants) -> tuple[str, ...]:
     return _INPUTS if wants[1] or wants[2] else ()
 
 
+def _find_formula(scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int) -> Formula | None:
+    if not isinstance(scale, Tensor) or max(-quant_min, quant_max) > _EXACT:
+        return None
+    return Formula("grid", quant_min, quant_max, 0.0 if isinstance(zero_point, Tensor) else zero_point)
+
+
 def _grid_rule(rule: Rule) -> Rule:
     """The rule of `fake_quantize` that a rule of `clamp` gives."""
     return rule.replaced(
@@ -246,6 +253,7 @@ def _grid_rule(rule: Rule) -> Rule:
         requires=(),
         compares=False,
         is_long=False,
+        find_formula=_find_formula,
     )
 
 

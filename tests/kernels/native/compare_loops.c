@@ -112,6 +112,13 @@ static void compare(int level, int dtype, const Loops *ours, const Loops *right)
         if (kind >= OF_MIN) BOTH("pull to a bound", l->pull_x(grad, x, lows, highs, y[k], 0, 0, other, n))
         if (kind < STANDING) BOTH("pull from x", l->pull_x(grad, x, 0, 0, y[k], min, kind == TURNED ? max : 1e18, other, n))
     }
+    for (uint8_t formula = LOSS; formula < FORMULAS && level < 2; formula++) { /* AVX-512 has none */
+        Rule other = random_rule();
+        if (formula >= JUMP) other.kind = (uint8_t)(random_below(2) * (TENT + random_below(3)));
+        other.formula = formula, other.slopes[NUMBER_AT] = random_share().up;
+        const void *a = random_below(2) ? lows : 0, *b = random_below(2) ? highs : 0;
+        if (dtype == F32 || dtype == F64) BOTH("formula", l->formula(grad, x, a, b, y[k], min, max, other, n))
+    }
     rule = (Rule){.kind = STANDING, .first = (uint8_t)(1 + random_below(MOST_PLANES))};
     for (int plane = 0; plane < rule.first; plane++) rule.sets[plane] = (uint16_t)random_word();
     int scales = random_below(2);

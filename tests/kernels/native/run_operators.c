@@ -155,6 +155,18 @@ static Fake *settings(int plan) {
     return made;
 }
 
+/* With the kind and the number of a formula behind. */
+static Fake *settings_of_formula(int plan, int formula) {
+    int64_t size = 11, one = 1;
+    Handle made;
+    Fake *shared = settings(plan);
+    aoti_torch_empty_strided(1, &size, &one, DOUBLE, 0, 0, &made);
+    memcpy(((Fake *)made)->memory, shared->memory, 9 * sizeof(double));
+    ((double *)((Fake *)made)->memory)[9] = formula, ((double *)((Fake *)made)->memory)[10] = 0.5;
+    aoti_torch_delete_tensor_object(shared);
+    return made;
+}
+
 /* An operator that gives no elements where there are some has read settings that it does not know: then nothing of it was run. */
 static void expect(Value handle, int64_t numel, const char *name, int plan) {
     if (((Fake *)handle)->numel == numel) return;
@@ -241,12 +253,12 @@ int main(int arguments, char **given) {
             for (unsigned n = 0; n < sizeof(inners) / sizeof(*inners); n++)
                 for (int layout = 0; layout < 3; layout++)
                     for (int of_grad = 0; of_grad < 4; of_grad++) {
-                        uint64_t first[13] = {0};
+                        uint64_t first[14] = {0};
                         int64_t numel = 30 * inners[n];
                         int kind = plans[p] >> 8 & 7, reads_numbers = kind >= TURNED && kind <= CUSP; /* which are no tensors */
                         if (at++ % step) continue;
                         for (int level = 0; level <= most; level++) {
-                            uint64_t found[13] = {0};
+                            uint64_t found[14] = {0};
                             Value stack[8] = {(Value)(int64_t)level};
                             run("choose", stack);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);
@@ -269,6 +281,12 @@ int main(int arguments, char **given) {
                                 run("pull_bounds", stack), expect(stack[0], reads_numbers ? 0 : numel, "pull_bounds", plans[p]);
                                 found[4 + bound] = sum_of(stack[0]);
                             }
+                            int formula = 1 + (int)(p + n) % (FORMULAS - 1), is_served = kind != STANDING && bytes_of(dtypes[d]) > 2;
+                            stack[0] = (Value)numbers(dtypes[d], of_grad, inners[n], 2);
+                            stack[1] = (Value)numbers(dtypes[d], layout, inners[n], 1);
+                            stack[2] = (Value)numbers(dtypes[d], 4 - p % 2, inners[n], 3), stack[3] = (Value)numbers(dtypes[d], 3, inners[n], 4);
+                            stack[4] = (Value)settings_of_formula(plans[p] | (int)(n % 2) << 11, formula);
+                            run("formula", stack), expect(stack[0], is_served ? numel : 0, "formula", plans[p]), found[13] = sum_of(stack[0]);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);
                             run("encode_", stack), found[7] = sum_of(stack[0]);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1);
@@ -291,7 +309,7 @@ int main(int arguments, char **given) {
                                         numbers(dtypes[d], 4 - p % 2, inners[n], 4), p % 2 ? IS_FULL : 0);
                             found[12] ^= 5 * count_nonfinite(numbers(dtypes[d], of_grad, inners[n], 2), numbers(dtypes[d], layout, inners[n], 3));
                             if (!level) memcpy(first, found, sizeof(found));
-                            for (int i = 0; i < 13; i++)
+                            for (int i = 0; i < 14; i++)
                                 if (found[i] != first[i]) {
                                     wrong++;
                                     if (wrong < 10)

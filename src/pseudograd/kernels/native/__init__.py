@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...arguments import rounded_to
-from ...geometry import ALL, NOTHING, Pieces, Reversal, Shape, Slope, edge_reads_grad, pieces_of_sides
+from ...geometry import ALL, NOTHING, Curve, Formula, Pieces, Reversal, Shape, Slope, edge_reads_grad, pieces_of_sides
 from ...rule import BOUNDED, Call, Gradients, RangePieces, Wants
 from ...torch_table.private import raw, without_torch_function
 from .. import bits
@@ -37,6 +37,9 @@ _WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 11, 1 << 12, 1 << 60
 # Kinds of a rule: FROM_SHARES is 0; what reads how far x is outside, and the slopes of a step, have no code.
 _TURNED, _STANDING, _OF_MIN, _OF_MAX = 1, 5, 6, 7  # the last two: what a tensor of bounds gets
 _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
+# What a formula gives: y, and the gradients of x, a and b; as rules.h counts. 0 for what C does not give.
+_FORMULAS = {"loss": (1, 2), "grid": (3, 4, 5, 6), "jump": (7, 8, 10), "jump and back": (7, 9, 10), "room": (0, 11)}
+_WIDE = (torch.float32, torch.float64)
 LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
 
 
@@ -331,9 +334,12 @@ def _settings_from_x(call: Call, dtype: torch.dtype) -> Tensor | None:
     if call.rule.regions is not None:
         return _settings_of_regions(call, dtype)
     curve = call.rule.curve(**call.parameters)  # type: ignore[misc]  # the kernel serves no other
+    return constants(*_numbers_of_curve(curve, dtype))
+
+
+def _numbers_of_curve(curve: Curve, dtype: torch.dtype) -> list[float]:
     farthest = math.sqrt(torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).max) / 8
-    plan = _KIND_OF_CURVE[curve.shape] << 8
-    return constants(0.0, farthest, plan, curve.scale, curve.height, 0.0, 0.0, 0.0, 0.0)
+    return [0.0, farthest, _KIND_OF_CURVE.get(curve.shape, 0) << 8, curve.scale, curve.height, 0.0, 0.0, 0.0, 0.0]
 
 
 @bits.remembered
@@ -344,6 +350,78 @@ def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
     code = bits.make_code(pieces, X_ALONE, bits.regions_of_numbers(low, high), False, dtype)
     assert code is not None
     return settings_of(code, X, low, high, dtype)
+
+
+# --- by a formula -----------------------------------------------------------------------------------------------------
+
+
+@bits.remembered
+def _settings_of_formula(
+    call: Call, formula: Formula, kind: int, has_tensors: tuple[bool, bool], dtype: torch.dtype
+) -> Tensor | None:
+    """None where C does not say it."""
+    low, high, number = formula.low, formula.high, formula.number
+    if formula.curve is not None:
+        if formula.curve.shape not in ("box", *_KIND_OF_CURVE):
+            return None
+        numbers = _numbers_of_curve(formula.curve, dtype)
+    elif formula.name == "room":
+        if low is None or high is None or call.maximize:
+            return None
+        low, high = rounded_to(low, dtype), rounded_to(high, dtype)
+        number = rounded_to(high - low, dtype)
+        if not 0 < number < math.inf:
+            return None
+        numbers = [low, high, *[0.0] * 7]
+    else:
+        code = None if call.pieces is None else bits.code_of_sides(call, low is not None, high is not None, dtype)
+        if code is None:
+            return None
+        numbers = settings_of(code, X, low, high, dtype).tolist()
+    numbers[2] = int(numbers[2]) | _flags(*has_tensors)
+    return tensor_of(*numbers, kind, number)
+
+
+def _compute_formula(
+    run: Operators, call: Call, grad: Tensor | None, inputs: Sequence[Any], wants: Wants
+) -> list[Tensor | None] | None:
+    """y, where there is no grad; else the gradients that somebody wants. None where C does not give one of them."""
+    x, *others = inputs
+    assert call.rule.find_formula is not None, "the kernel serves no other"
+    if x is None or x.dtype not in _WIDE or x.dim() > MOST_DIMENSIONS:
+        return None
+    tensors = [value if isinstance(value, Tensor) else None for value in (*others, None)[:2]]
+    formula = call.rule.find_formula(*others)
+    if formula is None or not all(value is None or bits.broadcasts(value, x) for value in tensors):
+        return None
+    if formula.name == "room" and tensors != [None, None]:
+        return None
+    y_kind, *kinds = _FORMULAS[formula.name]
+    kinds = [*kinds, *[0] * len(others)] if grad is not None else [y_kind]
+    wanted = [kind if want else None for kind, want in zip(kinds, wants)]  # noqa: B905  one more for y
+    has_tensors = tensors[0] is not None, tensors[1] is not None
+    each = [
+        None if kind is None else _settings_of_formula(call, formula, kind, has_tensors, x.dtype) for kind in wanted
+    ]
+    if 0 in wanted or any(kind and settings is None for kind, settings in zip(wanted, each, strict=True)):
+        return None
+    x = x if formula.of_x is None else formula.of_x(x)
+    a, b = (x if value is None else value for value in tensors)
+    return [
+        None if settings is None else run.formula(x if grad is None else grad, x, a, b, settings) for settings in each
+    ]
+
+
+def _pull_formula(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    if saved[0] is None or grad.dtype is not saved[0].dtype or grad.shape != saved[0].shape:
+        return None
+    gradients = _compute_formula(run, call, grad, saved, wants)
+    return None if gradients is None else (*gradients, *[None] * (len(wants) - len(gradients)))
+
+
+def _value_of_formula(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
+    (y,) = _compute_formula(run, call, None, inputs, (True,)) or [None]
+    return y
 
 
 # --- on a grid --------------------------------------------------------------------------------------------------------
@@ -566,7 +644,14 @@ def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
     yield ready(lambda call: call.rule.find_range is not None)
     yield kernel(INPUTS, _serves_from_x, partial(_pull_from_x, run), prepare=partial(_prepare_from_x, run))
     yield kernel(INPUTS, lambda call: call.rule.steps is not None, _decline, prepare=partial(_prepare_steps, run))
-    if hasattr(torch.ops.pseudograd_native, "quantize"):  # else the library is older
+    if hasattr(torch.ops.pseudograd_native, "formula"):  # else the library is older
+        yield kernel(
+            INPUTS,
+            lambda call: call.rule.find_formula is not None and call.primitive.through is None,
+            partial(_pull_formula, run),
+            value=partial(_value_of_formula, run),
+        )
+    if hasattr(torch.ops.pseudograd_native, "quantize"):
         on_grid = partial(kernel, value=partial(_quantize, run), prepare=partial(_prepare_on_grid, run))
         yield on_grid(INPUTS, lambda call: call.primitive.find_grid is not None, partial(_pull_on_grid, run))
 

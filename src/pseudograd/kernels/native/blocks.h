@@ -132,8 +132,8 @@ INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule r
     return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
 }
 
-/* grad times the slope of a step at x: 0 where that is 0, and where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
-INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
+/* The slope of a step at x; 0 where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
+INLINE V NAME(slope_at)(V x, V farthest, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.shares[0].down), slope;
     V u = x / LANE(all)(rule.shares[0].up);
     u = LANE(select)(LANE(less)(u, zero), zero - u, u);
@@ -146,7 +146,12 @@ INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
         V root = one / (u + one);
         slope = root * root * height;
     }
-    slope = LANE(select)(LANE(less)(u, farthest), slope, zero);
+    return LANE(select)(LANE(less)(u, farthest), slope, zero);
+}
+
+/* 0 where the slope is 0, whatever grad is. */
+INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
+    V zero = LANE(all)(0.0), slope = NAME(slope_at)(x, farthest, rule);
     return LANE(select)(LANE(equal)(slope, zero), zero, grad) * slope;
 }
 
@@ -239,6 +244,64 @@ INLINE void NAME(quantize_block)(const T *x, T *y, V low, V high, Rule rule) {
     UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V place = LANE(whole)(LOAD(x + i) * inverse) + zero;
         STORE(y + i, LANE(times_single)(LANE(clamp)(place, low, high) - zero, (float)rule.shares[1].up));
+    }
+}
+
+INLINE M NAME(is_infinite)(V v) {
+    V most = LANE(all)(sizeof(LANE(number)) == sizeof(float) ? 0x1.fffffep127 : 0x1.fffffffffffffp1023);
+    return LANE(less)(most, v) | LANE(less)(v, most * LANE(all)(-1.0));
+}
+
+/* What `rule.formula` says, with x between low and high where shares say what passes. An absent a or b is the number of the formula.
+
+   LOSS               minus A (which is a) times the ratio x, clipped where that does not lower the loss; on both sides if the number is 1
+   ON_GRID            x on a grid of the step a, where 0 has the place b
+   JUMP               x where it is above a, else 0; a gets minus itself times the slope of a step there
+   ROOM               grad times the part of the range, which is the number long, that x has ahead */
+INLINE void NAME(formula_block)(const T *grads, const T *xs, const T *as, const T *bs, T *out, V low, V high, Rule rule) {
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0), number = LANE(all)(rule.slopes[NUMBER_AT]);
+    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+        V grad = LOAD(grads + i), x = LOAD(xs + i), a = as ? LOAD(as + i) : number, b = bs ? LOAD(bs + i) : number, found;
+        if (rule.formula == LOSS) {
+            V lowest = LANE(select)(LANE(less)(x, low), low, x), highest = LANE(select)(LANE(less)(high, x), high, x);
+            if (rule.slopes[NUMBER_AT] != 0.0) found = LANE(select)(LANE(less)(x, low), low, highest);
+            else found = LANE(select)(LANE(less)(a, zero), lowest, highest);
+            found = found * a * negative;
+        } else if (rule.formula == LOSS_TO_X) {
+            NAME(Places) p = NAME(places)(x, low, high, rule.edges);
+            V slope = NAME(pulled)(a * negative, NAME(plane)(p, rule.first), NAME(plane)(p, rule.second), rule);
+            V all = grad * slope * x, at_rest = LANE(select)(LANE(equal)(a, zero), LANE(select)(NAME(is_infinite)(x), zero, all), zero);
+            found = LANE(select)(LANE(equal)(slope, zero), at_rest, all);
+        } else if (rule.formula <= ON_GRID_TO_B) {
+            V origin = bs ? LANE(whole)(b) + zero : b, position = x * (one / a), place = LANE(whole)(position) + origin;
+            V clamped = LANE(clamp)(place, low, high);
+            NAME(Places) p = NAME(places)(place, low, high, rule.edges);
+            V to_x = NAME(pulled)(grad, NAME(plane)(p, rule.first), NAME(plane)(p, rule.second), rule);
+            M is_lost = LANE(equal)(to_x, zero) & NAME(is_infinite)(position), is_all = LANE(equal)(to_x, grad) & NAME(is_infinite)(grad);
+            if (rule.formula == ON_GRID) found = (clamped - origin) * a;
+            else if (rule.formula == ON_GRID_TO_X) found = to_x;
+            else if (rule.formula == ON_GRID_TO_A) found = grad * (clamped - origin) - to_x * LANE(select)(is_lost, zero, position);
+            else found = (LANE(select)(is_all, zero, to_x) - LANE(select)(is_all, zero, grad)) * a;
+        } else if (rule.formula <= JUMP_TO_A) {
+            M is_off = LANE(less)(x, a) | LANE(equal)(x, a);
+            V size = LANE(select)(LANE(less)(x, a), a - x, x - a), inside = LANE(all)(rule.shares[0].up), density;
+            M is_inside = LANE(less)(size, inside) | LANE(equal)(size, inside);
+            if (rule.kind) density = NAME(slope_at)(x - a, high, rule);
+            else density = LANE(select)(is_inside, LANE(all)(rule.shares[0].down), zero);
+            V jump = LANE(select)(LANE(equal)(density, zero), density, a) * density;
+            M is_none = LANE(equal)(density, zero) | (LANE(equal)(jump, zero) & NAME(is_infinite)(grad));
+            V to_a = LANE(select)(is_none, zero, grad) * jump * negative, passed = LANE(select)(is_off, zero, grad);
+            if (rule.formula == JUMP) found = LANE(select)(is_off, zero, x);
+            else if (rule.formula == JUMP_TO_X) found = passed;
+            else if (rule.formula == JUMP_TO_A) found = to_a;
+            else found = passed - to_a;
+        } else {
+            V room = LANE(select)(LANE(less)(grad, zero), high - x, x - low) / number;
+            M is_none = (LANE(equal)(room, zero) & NAME(is_infinite)(grad)) | (LANE(equal)(grad, zero) & NAME(is_infinite)(room));
+            V scaled = LANE(select)(is_none, zero, grad) * LANE(select)(is_none, zero, room);
+            found = LANE(select)(LANE(equal)(x, x), scaled, grad);
+        }
+        STORE(out + i, found);
     }
 }
 #endif

@@ -200,7 +200,7 @@ static void add_factor(Text *text, double factor, int number) {
 }
 
 static void add_rule(Text *text, const Rule *rule) {
-    add(text, "#define RULE {%d, %d, %d, %d, %d, {", rule->kind, rule->first, rule->second, rule->edges, rule->shares_both);
+    add(text, "#define RULE {%d, %d, %d, %d, %d, %d, {", rule->kind, rule->first, rule->second, rule->edges, rule->shares_both, rule->formula);
     for (int k = 0; k < 3; k++) {
         add(text, "{%d, ", rule->shares[k].kind), add_factor(text, rule->shares[k].up, 2 * k);
         add(text, ", "), add_factor(text, rule->shares[k].down, 2 * k + 1), add(text, "}%s", k < 2 ? ", " : "}, {");
@@ -303,7 +303,7 @@ static void normalise(const Plan *plan, Plan *own) {
     own->kind = plan->kind, own->dtype = plan->dtype, own->has_low = plan->has_low, own->has_high = plan->has_high;
     own->has_tensors = plan->has_tensors, own->has_y = plan->has_y, own->has_walks = plan->has_walks;
     own->rule.kind = rule->kind, own->rule.first = rule->first, own->rule.second = rule->second;
-    own->rule.edges = rule->edges, own->rule.shares_both = rule->shares_both;
+    own->rule.edges = rule->edges, own->rule.shares_both = rule->shares_both, own->rule.formula = rule->formula;
     memcpy(own->rule.sets, rule->sets, sizeof(rule->sets));
     for (int k = 0; k < 3; k++) {
         own->rule.shares[k].kind = rule->shares[k].kind;

@@ -110,7 +110,7 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
     LOCAL grad[BLOCK], x[BLOCK], low[BLOCK], high[BLOCK], out[BLOCK];
     uint8_t code[MOST_PLANES] = {0, 0, 0};
 
-    if (KIND == PULL_CODE || KIND == PULL_X) read(a, walks, OF_GRAD, start, count, grad);
+    if (KIND == PULL_CODE || KIND == PULL_X || KIND == FORMULA) read(a, walks, OF_GRAD, start, count, grad);
     if (KIND != PULL_CODE) read(a, walks, OF_X, start, count, x);
     if (HAS_TENSORS) {
         if (HAS_LOW) read(a, walks, OF_LOW, start, count, low);
@@ -118,6 +118,8 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
         if (HAS_HIGH) read(a, walks, OF_HIGH, start, count, high);
         else UNROLLED for (int k = 0; k < BLOCK; k++) STORE(high + k, max);
     }
+    if (KIND == FORMULA && HAS_LOW) read(a, walks, OF_LOW, start, count, low);
+    if (KIND == FORMULA && HAS_HIGH) read(a, walks, OF_HIGH, start, count, high);
     const T *lows = HAS_TENSORS ? low : 0, *highs = HAS_TENSORS ? high : 0;
     const T *stand_lows = HAS_TENSORS && HAS_LOW ? low : 0, *stand_highs = HAS_TENSORS && HAS_HIGH ? high : 0;
 
@@ -146,6 +148,8 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
         uint8_t *const each[MOST_PLANES] = {code, code + 1, code + 2};
         UNROLLED for (int t = 0; t < (1 << PLANES) - 1; t++) thresholds[t] = LANE(all)(a.factors[t]);
         step_block(x, each, 0, thresholds, PLANES);
+    } else if (KIND == FORMULA) {
+        formula_block(grad, x, HAS_LOW ? low : 0, HAS_HIGH ? high : 0, out, min, max, rule);
     } else if (KIND == QUANTIZE) {
         quantize_block(x, out, min, max, rule);
     } else {
@@ -153,7 +157,7 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
     }
 
     if (KIND == PULL_CODE || KIND == PULL_X || HAS_Y) write(a.out, start, count, out);
-    if (KIND != PULL_CODE && KIND != PULL_X) {
+    if (KIND != PULL_CODE && KIND != PULL_X && KIND != FORMULA) {
         UNROLLED for (int plane = 0; plane < PLANES; plane++) a.planes[plane * a.apart + block] = (uint8_t)(code[plane] & ((1u << count) - 1));
     }
 }

@@ -12,7 +12,7 @@ typedef struct {
     int is_linear;
 } Walk;
 
-enum { ENCODE, ENCODE_BETWEEN, PULL_CODE, PULL_X, STEPS, INSIDE, QUANTIZE, MEASURE }; /* kinds of a kernel */
+enum { ENCODE, ENCODE_BETWEEN, PULL_CODE, PULL_X, STEPS, INSIDE, QUANTIZE, MEASURE, FORMULA }; /* kinds of a kernel */
 enum { OF_GRAD, OF_X, OF_LOW, OF_HIGH, INPUTS };
 enum { FACTORS = 8 };
 

@@ -23,10 +23,11 @@ INLINE void NAME(put)(T *to, int64_t start, int64_t n, const T *made) {
 INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
     int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(encode_block)(x + i, y + i, first + i / 8, second + i / 8, low, high, rule);
+    for (; i + 64 <= n; i += 64) NAME(encode_block)(x + i, y + i, PLANE(rule.first, first, i), PLANE(rule.second, second, i), low, high, rule);
     for (; i < n; i += 64) {
         T rest[64], made[64];
-        NAME(encode_block)(NAME(block)(x, i, n, rest), NAME(place)(y, i, n, made), first + i / 8, second + i / 8, low, high, rule);
+        NAME(encode_block)(NAME(block)(x, i, n, rest), NAME(place)(y, i, n, made), PLANE(rule.first, first, i),
+                           PLANE(rule.second, second, i), low, high, rule);
         NAME(put)(y, i, n, made);
     }
     if (rule.first) clear_behind(first, n);
@@ -59,7 +60,8 @@ INLINE int NAME(encode_between_by)(const T *x, const T *lows, const T *highs, T 
     for (int64_t i = 0; i < n; i += 64) {
         T rest[3][64], made[64];
         const T *v = NAME(block)(x, i, n, rest[0]), *l = NAME(block)(lows, i, n, rest[1]), *h = NAME(block)(highs, i, n, rest[2]);
-        uint64_t zeros = NAME(encode_between_block)(v, l, h, NAME(place)(y, i, n, made), first + i / 8, second + i / 8, rule);
+        uint64_t zeros = NAME(encode_between_block)(v, l, h, NAME(place)(y, i, n, made), PLANE(rule.first, first, i),
+                                                    PLANE(rule.second, second, i), rule);
         differ |= zeros && NAME(zeros_differ)(v, l, h);
         NAME(put)(y, i, n, made);
     }
@@ -78,10 +80,11 @@ static int NAME(encode_between)(const void *x, const void *lows, const void *hig
 
 INLINE void NAME(pull_code_by)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule, int64_t n) {
     int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(pull_code_block)(grad + i, first + i / 8, second + i / 8, out + i, rule);
+    for (; i + 64 <= n; i += 64) NAME(pull_code_block)(grad + i, PLANE(rule.first, first, i), PLANE(rule.second, second, i), out + i, rule);
     for (; i < n; i += 64) {
         T rest[64], made[64];
-        NAME(pull_code_block)(NAME(block)(grad, i, n, rest), first + i / 8, second + i / 8, NAME(place)(out, i, n, made), rule);
+        NAME(pull_code_block)(NAME(block)(grad, i, n, rest), PLANE(rule.first, first, i), PLANE(rule.second, second, i),
+                              NAME(place)(out, i, n, made), rule);
         NAME(put)(out, i, n, made);
     }
 }
@@ -356,12 +359,37 @@ static void NAME(arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64
     if (n % 64) arrival->zeros -= 64 - n % 64;
 }
 
+INLINE void NAME(formula_by)(const T *grad, const T *x, const T *a, const T *b, T *out, double min, double max, Rule rule, int64_t n) {
+    V low = LANE(all)(min), high = LANE(all)(max);
+    for (int64_t i = 0; i < n; i += 64) {
+        T rest[4][64], made[64];
+        NAME(formula_block)(NAME(block)(grad, i, n, rest[0]), NAME(block)(x, i, n, rest[1]), NAME(block)(a, i, n, rest[2]),
+                            NAME(block)(b, i, n, rest[3]), NAME(place)(out, i, n, made), low, high, rule);
+        NAME(put)(out, i, n, made);
+    }
+}
+
+/* In float32 and float64 alone, and not in lanes of 512 bits: operators.c takes those of 256. */
+static void NAME(formula)(const void *grad, const void *x, const void *a, const void *b, void *out, double min, double max, Rule rule,
+                          int64_t n) {
+#if defined(LEVEL) && LEVEL == 2
+    (void)grad, (void)x, (void)a, (void)b, (void)out, (void)min, (void)max, (void)rule, (void)n, (void)NAME(formula_by);
+#else
+#define CASE(k) case k: rule.formula = k, NAME(formula_by)(grad, x, a, b, out, min, max, rule, n); break;
+    if (sizeof(T) > 2) switch (rule.formula) {
+        CASE(LOSS) CASE(LOSS_TO_X) CASE(ON_GRID) CASE(ON_GRID_TO_X) CASE(ON_GRID_TO_A) CASE(ON_GRID_TO_B)
+        CASE(JUMP) CASE(JUMP_TO_X) CASE(JUMP_TO_X_AND_BACK) CASE(JUMP_TO_A) CASE(ROOM_TO_X)
+    }
+#undef CASE
+#endif
+}
+
 #define COMPUTED(x) NAME(x)
 #endif
 
 __attribute__((unused)) static const Loops NAME(loops) = {
     NAME(encode),        NAME(pull_code),       NAME(pull_x),    NAME(encode_between), NAME(stand),    NAME(pull_standing),
-    NAME(pull_standing_x), COMPUTED(steps), COMPUTED(inside), COMPUTED(quantize), COMPUTED(tally), COMPUTED(arrive)};
+    NAME(pull_standing_x), COMPUTED(steps), COMPUTED(inside), COMPUTED(quantize), COMPUTED(tally), COMPUTED(formula), COMPUTED(arrive)};
 
 #undef V
 #undef M

@@ -226,9 +226,10 @@ static int flushes_subnormals(void) {
 #endif
 }
 
-/* Of a few elements those without 512-bit products, of which the first one may stop a processor for longer than all of them take. */
+/* Of a few elements those without 512-bit products, of which the first one may stop a processor for longer than all of them take; of
+   formulas, too, which wait for memory. */
 static const Loops *loops_for(int dtype, Rule rule, int64_t numel) {
-    int is_few = rule.kind == STANDING && numel <= FEW && loops == loops_avx512 && scales_grad(rule);
+    int is_few = loops == loops_avx512 && (rule.formula || (rule.kind == STANDING && numel <= FEW && scales_grad(rule)));
     return (is_few ? loops_avx2 : loops)[dtype == BF16 && flushes_subnormals() ? FLUSHED_BF16 : dtype];
 }
 
@@ -249,8 +250,9 @@ static void encode_part(int64_t from, int64_t to, void *argument) {
             work->loops->stand(elements(&work->x, start, count, buffer), 0, 0, work->out + start * work->x.bytes, work->first + start / 8,
                                work->second - work->first, work->min, work->max, work->rule, count);
         else
-            work->loops->encode(elements(&work->x, start, count, buffer), work->out + start * work->x.bytes, work->first + start / 8,
-                            work->second + start / 8, work->min, work->max, work->rule, count);
+            work->loops->encode(elements(&work->x, start, count, buffer), work->out + start * work->x.bytes,
+                            PLANE(work->rule.first, work->first, start), PLANE(work->rule.second, work->second, start), work->min, work->max,
+                            work->rule, count);
     }
 }
 
@@ -263,8 +265,8 @@ static void pull_code_part(int64_t from, int64_t to, void *argument) {
             work->loops->pull_standing(elements(&work->grad, start, count, buffer), work->first + start / 8, work->second - work->first,
                                        work->out + start * work->grad.bytes, work->rule, count);
         else
-            work->loops->pull_code(elements(&work->grad, start, count, buffer), work->first + start / 8, work->second + start / 8,
-                               work->out + start * work->grad.bytes, work->rule, count);
+            work->loops->pull_code(elements(&work->grad, start, count, buffer), PLANE(work->rule.first, work->first, start),
+                               PLANE(work->rule.second, work->second, start), work->out + start * work->grad.bytes, work->rule, count);
     }
 }
 
@@ -303,7 +305,8 @@ static void encode_between_part(int64_t from, int64_t to, void *argument) {
             work->loops->stand(x, lows, highs, 0, work->first + start / 8, work->second - work->first, 0, 0, work->rule, count);
         if (work->out)
             differ = work->loops->encode_between(x, lows ? lows : buffers[0], highs ? highs : buffers[1], work->out + start * work->x.bytes,
-                                                 work->first + start / 8, work->second + start / 8, stands ? NO_PLANE : work->rule, count);
+                                                 PLANE(work->rule.first, work->first, start), PLANE(work->rule.second, work->second, start),
+                                                 stands ? NO_PLANE : work->rule, count);
         if (differ) __atomic_store_n(work->zeros_differ, 1, __ATOMIC_RELAXED);
     }
 }
@@ -312,7 +315,8 @@ static void encode_between_part(int64_t from, int64_t to, void *argument) {
 static void pull_x_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffers[4][CHUNK];
-    int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors, stands = work->rule.kind == STANDING;
+    int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors && !work->has_low && !work->has_high;
+    int stands = work->rule.kind == STANDING;
     int is_filled = work->has_tensors && !stands;
     if (is_filled && !work->has_low) filled(buffers[2], (int)work->x.bytes, work->dtype == BF16, 0, CHUNK);
     if (is_filled && !work->has_high) filled(buffers[3], (int)work->x.bytes, work->dtype == BF16, 1, CHUNK);
@@ -322,8 +326,8 @@ static void pull_x_part(int64_t from, int64_t to, void *argument) {
         if (work->has_low) lows = elements(&work->low, start, count, buffers[2]);
         if (work->has_high) highs = elements(&work->high, start, count, buffers[3]);
         const void *grad = elements(&work->grad, start, count, buffers[0]), *x = elements(&work->x, start, count, buffers[1]);
-        (stands ? work->loops->pull_standing_x : work->loops->pull_x)(grad, x, lows, highs, work->out + start * work->x.bytes, work->min,
-                                                                      work->max, work->rule, count);
+        (work->rule.formula ? work->loops->formula : stands ? work->loops->pull_standing_x : work->loops->pull_x)(
+            grad, x, lows, highs, work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
     }
 }
 
@@ -336,7 +340,7 @@ static int can_read_sixteen(const Walk *walk) { return walk->is_linear && (uintp
 /* Starts a kernel there; 0 where it did not start. */
 static int start(const Work *work, int kind, const Tensor *beside) {
     const Share *shares = work->rule.shares;
-    Plan plan = {.kind = (uint8_t)kind, .dtype = (uint8_t)work->dtype, .rule = work->rule, .has_y = kind == ENCODE || work->has_y};
+    Plan plan = {.kind = (uint8_t)kind, .dtype = (uint8_t)work->dtype, .rule = work->rule, .has_y = kind == ENCODE || kind == FORMULA || work->has_y};
     Arguments arguments = {.out = work->out, .planes = work->first, .numel = work->numel, .apart = plane_bytes(work->numel)};
     Walks walks = {{work->grad, work->x, work->low, work->high}};
     plan.has_low = work->has_low != 0, plan.has_high = work->has_high != 0, plan.has_tensors = work->has_tensors || kind == ENCODE_BETWEEN;
@@ -350,6 +354,7 @@ static int start(const Work *work, int kind, const Tensor *beside) {
     arguments.min = !plan.has_tensors ? work->min : plan.has_low ? 0 : -INFINITY;
     arguments.max = !plan.has_tensors ? work->max : plan.has_high ? 0 : INFINITY;
     for (int k = 0; k < 3; k++) arguments.factors[2 * k] = shares[k].up, arguments.factors[2 * k + 1] = shares[k].down;
+    arguments.factors[NUMBER_AT] = work->rule.slopes[NUMBER_AT];
     if (work->rule.kind == STANDING) memcpy(arguments.factors, work->rule.slopes, sizeof(arguments.factors));
     /* Every byte of a plane is written. */
     arguments.blocks = kind == PULL_CODE || kind == PULL_X || !work->first ? (work->numel + 7) / 8 : arguments.apart;
@@ -359,7 +364,8 @@ static int start(const Work *work, int kind, const Tensor *beside) {
 /* The work, on CPU or where `beside` is. */
 static int run(const Work *work, int kind, const Tensor *beside) {
     static void (*const parts[])(int64_t, int64_t, void *) = {
-        [ENCODE] = encode_part, [ENCODE_BETWEEN] = encode_between_part, [PULL_CODE] = pull_code_part, [PULL_X] = pull_x_part, [QUANTIZE] = quantize_part};
+        [ENCODE] = encode_part, [ENCODE_BETWEEN] = encode_between_part, [PULL_CODE] = pull_code_part, [PULL_X] = pull_x_part, [QUANTIZE] = quantize_part,
+        [FORMULA] = pull_x_part};
     if (beside->is_on_device) return start(work, kind, beside);
     share(work, parts[kind]);
     return 1;
@@ -367,7 +373,7 @@ static int run(const Work *work, int kind, const Tensor *beside) {
 
 /* --- the operators -------------------------------------------------------------------------------------------------- */
 
-enum { SHARED = 9, STOOD = 4 + (1 << MOST_PLANES) }; /* numbers in the settings of a rule, by its kind */
+enum { SHARED = 9, STOOD = 4 + (1 << MOST_PLANES), FORMED = SHARED + 2 }; /* numbers in the settings of a rule, by its kind */
 
 /* Of kind STANDING: min, max, plan, the sets of all planes, and the slopes. */
 static int read_standing(const double *found, Work *work, int plan) {
@@ -383,15 +389,17 @@ static int read_standing(const double *found, Work *work, int plan) {
 
 /* A rule between two numbers: min, max, plan and the six numbers of its shares in a tensor of float64, because numbers take torch longer to
    hand over than tensors do. bits.py says what they mean, native/__init__.py makes them. */
-static int read_settings(Value handle, Work *work, int *plan) {
+static int read_settings_of(Value handle, Work *work, int *plan, int formula) {
     Tensor t = tensor((Handle)handle);
     double found[STOOD];
-    if (t.dtype != F64 || t.dim != 1 || (t.numel != SHARED && t.numel != STOOD) || t.strides[0] != 1) return 0;
+    if (t.dtype != F64 || t.dim != 1 || (formula ? t.numel != FORMED : t.numel != SHARED && t.numel != STOOD) || t.strides[0] != 1) return 0;
     memcpy(found, t.memory, (size_t)t.numel * sizeof(*found));
     *plan = (int)found[2];
     if (t.numel == STOOD) return read_standing(found, work, *plan);
     if ((*plan >> 8 & 7) == STANDING) return 0;
     Rule rule = {0};
+    if (formula) rule.formula = (uint8_t)found[SHARED], rule.slopes[NUMBER_AT] = found[SHARED + 1];
+    if (formula && (found[SHARED] <= NO_FORMULA || found[SHARED] >= FORMULAS)) return 0;
     rule.first = *plan & 15, rule.second = *plan >> 4 & 15, rule.kind = *plan >> 8 & 7;
     rule.edges = ((rule.first | rule.second) & (AT_MIN | AT_MAX)) != 0;
     rule.shares_both = (rule.first & rule.second) != 0;
@@ -402,6 +410,8 @@ static int read_settings(Value handle, Work *work, int *plan) {
     work->rule = rule, work->min = found[0], work->max = found[1];
     return 1;
 }
+
+static int read_settings(Value handle, Work *work, int *plan) { return read_settings_of(handle, work, plan, 0); }
 
 static int is_served(const Tensor *t) { return t->dtype < DTYPES && t->dim <= MOST_DIMENSIONS; }
 
@@ -563,13 +573,15 @@ OPERATOR_ANYWHERE(pull_code_operator) {
     stack[0] = (Value)made.handle;
 }
 
-/* The rule on x, between the numbers of the settings or between the tensors `low` and `high`, which may be x where there is no bound. */
-static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const Tensor *high, Value settings) {
+/* The rule on x, between the numbers of the settings or between the tensors `low` and `high`, which may be x where there is no bound. Of a
+   formula, whose settings have two numbers more, they are its a and b. */
+static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const Tensor *high, Value settings, int formula) {
     int64_t strides[MOST_DIMENSIONS], dim = grad->dim, *sizes = grad->sizes, order;
     int plan;
-    Work work = {.numel = grad->numel, .has_tensors = low != 0};
-    if (!is_served(grad) || grad->dtype != x->dtype || !are_together(grad, x) || x->dim > MOST_DIMENSIONS || !read_settings(settings, &work, &plan)) return nothing();
-    if (low ? work.rule.kind >= TURNED && work.rule.kind <= CUSP : work.rule.kind >= OF_MIN) return nothing();
+    Work work = {.numel = grad->numel, .has_tensors = low && !formula};
+    if (!is_served(grad) || grad->dtype != x->dtype || !are_together(grad, x) || x->dim > MOST_DIMENSIONS) return nothing();
+    if (!read_settings_of(settings, &work, &plan, formula) || (formula && sizes_of[grad->dtype] < 4)) return nothing();
+    if (formula ? 0 : low ? work.rule.kind >= TURNED && work.rule.kind <= CUSP : work.rule.kind >= OF_MIN) return nothing();
     order = order_of(dim == x->dim && grad->numel == x->numel ? x : grad);
     if (!strides_in(order, dim, sizes, strides) || !walk(grad, dim, sizes, order, &work.grad) || !walk(x, dim, sizes, order, &work.x))
         return nothing();
@@ -578,18 +590,25 @@ static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const
         if (low->dtype != x->dtype || high->dtype != x->dtype || !are_together(grad, low) || !are_together(grad, high)) return nothing();
         if (!walk(low, dim, sizes, order, &work.low) || !walk(high, dim, sizes, order, &work.high)) return nothing();
     }
-    return pulled(&work, PULL_X, grad, strides);
+    return pulled(&work, formula ? FORMULA : PULL_X, grad, strides);
 }
 
 OPERATOR_ANYWHERE(pull_x_operator) {
-    Tensor grad = tensor_of(stack[0], is_on_device), x = tensor_of(stack[1], is_on_device), made = pull(&grad, &x, 0, 0, stack[2]);
+    Tensor grad = tensor_of(stack[0], is_on_device), x = tensor_of(stack[1], is_on_device), made = pull(&grad, &x, 0, 0, stack[2], 0);
     release_arguments(stack, 3);
     stack[0] = (Value)made.handle;
 }
 
 OPERATOR_ANYWHERE(pull_bounds_operator) {
     Tensor grad = tensor_of(stack[0], is_on_device), x = tensor_of(stack[1], is_on_device), low = tensor_of(stack[2], is_on_device), high = tensor_of(stack[3], is_on_device);
-    Tensor made = pull(&grad, &x, &low, &high, stack[4]);
+    Tensor made = pull(&grad, &x, &low, &high, stack[4], 0);
+    release_arguments(stack, 5);
+    stack[0] = (Value)made.handle;
+}
+
+OPERATOR_ANYWHERE(formula_operator) {
+    Tensor grad = tensor_of(stack[0], is_on_device), x = tensor_of(stack[1], is_on_device), a = tensor_of(stack[2], is_on_device), b = tensor_of(stack[3], is_on_device);
+    Tensor made = pull(&grad, &x, &a, &b, stack[4], 1);
     release_arguments(stack, 5);
     stack[0] = (Value)made.handle;
 }
@@ -933,6 +952,7 @@ static const struct {
     {"pull_code", "pull_code(Tensor grad, Tensor code, Tensor settings, int order) -> Tensor", "CPU", pull_code_operator, pull_code_operator_on_device},
     {"pull_x", "pull_x(Tensor grad, Tensor x, Tensor settings) -> Tensor", "CPU", pull_x_operator, pull_x_operator_on_device},
     {"pull_bounds", "pull_bounds(Tensor grad, Tensor x, Tensor min, Tensor max, Tensor settings) -> Tensor", "CPU", pull_bounds_operator, pull_bounds_operator_on_device},
+    {"formula", "formula(Tensor grad, Tensor x, Tensor a, Tensor b, Tensor settings) -> Tensor", "CPU", formula_operator, formula_operator_on_device},
     {"steps", "steps(Tensor x, Tensor numbers) -> Tensor", "CPU", steps_operator, steps_operator_on_device},
     {"quantize", "quantize(Tensor x, Tensor grid) -> Tensor", "CPU", quantize_operator, quantize_operator_on_device},
     {"tally", "tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings) -> Tensor", "CPU", tally_operator, 0},

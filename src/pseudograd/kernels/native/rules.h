@@ -31,6 +31,10 @@ enum { FROM_SHARES, TURNED,                              /* kinds of a rule: wha
 enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* regions of x */
 enum { ALIKE, BY_SIGN, NUMBER };                         /* kinds of a share */
 enum { REGIONS = 16, MOST_PLANES = 3 };                  /* of a rule of kind STANDING, in the order of geometry.Pieces */
+/* Of a row with a formula of its own, what it gives: see formula_block and geometry.Formula. */
+enum { NO_FORMULA, LOSS, LOSS_TO_X, ON_GRID, ON_GRID_TO_X, ON_GRID_TO_A, ON_GRID_TO_B, JUMP, JUMP_TO_X, JUMP_TO_X_AND_BACK, JUMP_TO_A,
+       ROOM_TO_X, FORMULAS };
+enum { NUMBER_AT = 6 }; /* in the slopes: the number of a formula */
 
 /* What x gets: up * grad where grad > 0, down * grad where grad < 0, and grad where it is neither; of kind ALIKE up * grad, of kind NUMBER
    up itself. A factor of 0 gives 0, also where grad is infinite or NaN. */
@@ -44,10 +48,11 @@ typedef struct {
     uint8_t first, second; /* the regions that are in each plane; a code has no plane for none */
     uint8_t edges;         /* is any plane about x at a bound? */
     uint8_t shares_both;   /* may x be in both planes? */
+    uint8_t formula;       /* NO_FORMULA: the loops of `kind` */
     Share shares[3];       /* of the first plane, of the second, of both. In the first one, instead:
                               up of TURNED: the distance from the range at which all of grad pulls back;
                               up of OF_MIN and OF_MAX: what the bound gets where x is at it, for which `first` says whether there is a min;
-                              up and down of a slope: its width and its height. Of a grid: see quantize_block */
+                              up and down of a slope: its width and its height, also in a formula. Of a grid: see quantize_block */
     uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions that have the bit of each plane, */
     double slopes[1 << MOST_PLANES]; /* and what each code gives, as a factor of grad */
 } Rule;
@@ -75,6 +80,9 @@ INLINE int is_same(Rule a, Rule b) {
     return a.kind == b.kind && are_same_planes(a, b) && are_same_shares(a.shares[0], b.shares[0]) &&
            are_same_shares(a.shares[1], b.shares[1]) && are_same_shares(a.shares[2], b.shares[2]);
 }
+
+/* The plane of these regions behind n elements; nowhere where a code has no such plane. */
+#define PLANE(regions, plane, n) ((regions) ? (plane) + (n) / 8 : 0)
 
 /* Bits of a plane of n elements that are behind the last one are 0. */
 INLINE void clear_behind(uint8_t *plane, int64_t n) {
@@ -117,6 +125,7 @@ typedef struct {
     void (*quantize)(const void *x, void *y, double min, double max, Rule rule, int64_t n);
     void (*tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
                   int64_t n);
+    void (*formula)(const void *grad, const void *x, const void *a, const void *b, void *out, double min, double max, Rule rule, int64_t n);
     void (*arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n); /* had: for each entry 1 where any gradient was not 0 */
 } Loops;
 
