@@ -238,7 +238,7 @@ def _keeps_for_parameters(wants: Wants) -> tuple[str, ...]:
     return _INPUTS if wants[1] or wants[2] else ()
 
 
-def _find_formula(scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int) -> Formula | None:
+def _find_formula(scale: Value, zero_point: Value, quant_min: int, quant_max: int) -> Formula | None:
     if not isinstance(scale, Tensor) or max(-quant_min, quant_max) > _EXACT:
         return None
     return Formula("grid", quant_min, quant_max, 0.0 if isinstance(zero_point, Tensor) else zero_point)
