@@ -35,7 +35,7 @@ def _section(code: Code) -> str:
     mend = code.mend if code.from_source else f"{code.mend[0].upper()}{code.mend[1:]}."
     parts = [f"## {code.number}", f"**{code.name}**: {code.meaning}.{off} {code.why}".rstrip(), f"Instead: {mend}"]
     if code.bad and code.from_source:
-        parts += [f"```python\n{code.bad}```", "Is silent with:", f"```python\n{_new_lines(code.bad, code.good)}```"]
+        parts += [f"```python\n{code.bad}```", "Silent with:", f"```python\n{_new_lines(code.bad, code.good)}```"]
     return "\n\n".join(parts) + "\n"
 
 
