@@ -117,7 +117,7 @@ class SuiteSession(Session):
         endings = {name: (test.outcome, test.message) for name, test in watch.endings.items()}
         full = [f"step {step} of {test}" for test, step in self.suite_recorder.full_steps.items()]
         more = f", and of {counted(len(full) - 1, 'test')} more" if len(full) > 1 else ""
-        errors = [f"behind {MOST_DIGESTS:,} tensors of {first}{more}" for first in full[:1]]
+        errors = [f"after {MOST_DIGESTS:,} tensors of {first}{more}" for first in full[:1]]
         errors += self.suite_recorder.noted.lines
         return {
             "torch": torch.__version__,

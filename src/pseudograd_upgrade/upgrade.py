@@ -215,7 +215,7 @@ class Question:
             return self._explain_rounding(comparison, [without])
         origin = origin_to_name(last.first)
         apart = self._list_only(last.first) or [f"apart by {last.first.distance:.1e} there"]
-        why = [*apart[:-1], f"{apart[-1]}, behind the last backward pass; the training before it is the same"]
+        why = [*apart[:-1], f"{apart[-1]}, after the last backward pass; the training before it is the same"]
         next_step = f"compare by hand what {origin.where} computes under both {self.sides}"
         return self.make_answer(OTHER_OP, last, why, [next_step])
 

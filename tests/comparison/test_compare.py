@@ -470,7 +470,7 @@ class Doubled(torch.autograd.Function):
 
 
 DEFINED = Doubled.forward.__code__.co_firstlineno
-APPLY = Doubled.apply  # taken before anybody looks
+APPLY = Doubled.apply  # stored before a comparison begins
 
 
 def test_where_the_rules_changed_nothing_it_says_so_and_what_was_reached() -> None:

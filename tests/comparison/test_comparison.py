@@ -57,7 +57,7 @@ def test_plot_draws_every_seed_and_the_median_and_says_the_verdicts() -> None:
     medians = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "-"]
     assert medians == [comparison.median(name) for name in finite]
     texts = [text.get_text() for text in axes.texts]
-    # Two in a family of three: 2 / 128 of a share of 0.35.
+    # The least p of seven seeds, 2 / 128, divided by this comparison's share of the level, 0.35.
     assert f"worse (p = 0.045)\n{comparison.verdict('inward').size}" in texts
     assert {"no run ends in a number", "what you have"} <= set(texts)
     axes.figure.canvas.draw()

@@ -1,4 +1,4 @@
-"""Eras are read as many as there are: with a third era, compare speaks of all three."""
+"""compare runs every era in the table: with a third one it speaks of all three."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_compare_runs_every_era_and_judges_each_pair_of_them() -> None:
 
 
 def test_an_era_that_differs_with_tensor_bounds_alone_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handed numbers it is the older one; an unedited program may have tensors."""
+    """A clamp that a program is handed has numbers as bounds, so it is of the older era; an unedited program may have tensors."""
     monkeypatch.setitem(ERAS, NEXT, Era(NEXT, (2, 16), "closed", 0.5, ERAS[OPEN_ERA].of_tensors))
     assert list(eras()) == [*THREE[:2], NEXT]
     assert [row.name for row in variants([], has_leaves=False)] == [*THREE[:2], "torch.clamp", "no clamp"]

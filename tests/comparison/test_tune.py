@@ -1,4 +1,4 @@
-"""tune(run): the hopeless are dropped, what people have stays to the end, and the last round's seeds chose nobody."""
+"""tune(run): the worse half is dropped, the eras of torch.clamp stay to the end, and the last round has seeds of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOSSES = {"inward": 1.0, "identity": 2.0, "leaky": 3.0, "elastic": 4.0, "inverti
 
 
 class Recorded:
-    """A training whose end is known: a loss for each rule, and noise of the seed. Everything else is at 2.5."""
+    """A training whose end is known: a loss for each rule, 2.5 for every other variant, and noise of the seed."""
 
     def __init__(self, noise: float = 0.0, failing: tuple[str, ...] = ()) -> None:
         self.calls: list[tuple[str, int, int | None]] = []

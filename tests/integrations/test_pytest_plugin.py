@@ -120,7 +120,7 @@ def test_after():
 
 
 def test_however_a_test_ends_the_next_one_has_the_pin_of_the_suite(pytester: pytest.Pytester) -> None:
-    """Which is not what the installed torch does."""
+    """The suite's pin asks for what the installed torch does not do."""
     edge, expected = ("open", 0.0) if ERAS[installed_era()].edge == "closed" else ("closed", 1.0)
     pytester.makepyfile(test_bad=_ENDING_BADLY.replace("EXPECTED", str(expected)))
     done = _run(pytester, f"--pseudograd-pin={edge}", "--doctest-modules")
@@ -196,7 +196,7 @@ def test_settings_are_an_error_before_any_test(pytester: pytest.Pytester) -> Non
 
 
 def test_the_fixture_leaves_out_what_the_settings_leave_out(pytester: pytest.Pytester) -> None:
-    """By codes, by codes in files, and by a baseline. `ignore` of a test goes first."""
+    """By codes, by codes in files, and by a baseline."""
     pytester.makepyfile(test_suite=_SUITE)
     known = {"path": "test_suite.py", "code": "PG203", "expression": "self.gain.clamp(0, 1)", "count": 1}
     baseline = {"kind": "pseudograd baseline", "version": 1, "findings": [known]}
@@ -242,7 +242,7 @@ def test_a_wrong_edge_is_an_error_before_any_test(
     assert "passed" not in done.stdout.str()
 
 
-def test_pytest_without_it_imports_no_torch(tmp_path: Path) -> None:
+def test_the_plugin_alone_imports_no_torch(tmp_path: Path) -> None:
     """Every pytest of an environment imports its plugins."""
     source = Path(__file__).resolve().parents[2] / "src"
     program = (
@@ -251,14 +251,14 @@ def test_pytest_without_it_imports_no_torch(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, cwd=tmp_path)
 
 
-def test_nothing_seen_is_no_pass() -> None:
+def test_a_block_without_a_backward_pass_fails() -> None:
     with pytest.raises(AssertionError, match="no backward pass ran in this block"), diagnosed(nn.Linear(2, 1)):
         pass
 
 
 def test_an_unknown_code_is_told_before_any_step() -> None:
     with pytest.raises(ValueError, match="be a finding's code"), diagnosed(fail_on="nonsense"):
-        pytest.fail("it is told before")
+        pytest.fail("the block runs")
 
 
 def test_an_error_of_the_steps_is_raised_as_it_is() -> None:

@@ -255,7 +255,7 @@ def test_a_training_stops_on_a_finding(fit: Callable[..., Training]) -> None:
 
 @every_trainer
 def test_an_error_of_the_training_closes_the_diagnosis(fit: Callable[..., Training]) -> None:
-    """So that no mode is left behind."""
+    """`fit` checks that no mode is left behind."""
     with pytest.raises(RuntimeError, match="theirs"):
         fit(every_n_steps=1, fails=True)
 

@@ -1,4 +1,4 @@
-"""Sources that would hang, crash or mislead it: never a traceback, never a false sentence."""
+"""Sources that could hang, crash or mislead lint: it never answers with a traceback or a false sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What nobody learns through is not told: where it is only called without a gradient, what it is made of, what becomes of it."""
+"""lint is quiet about a call through which nothing learns: in evaluation alone, of what has no gradient, or on the way to no loss."""
 
 from __future__ import annotations
 

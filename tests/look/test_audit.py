@@ -287,9 +287,8 @@ def test_a_function_that_computes_in_float32_is_exact() -> None:
             audit = pg.audit(lambda x, f=f, returned=returned: f(x.float()).to(returned), -2, 3, points=201)  # type: ignore[misc]
             assert [kink.low for kink in audit.kinks] == kinks
             assert set(audit.shares["grad > 0"]) <= {"exact", "flat"}
-    assert not pg.audit(
-        lambda x: x.float().tanh().to(x.dtype), -12, 12
-    ).kinks  # most of it is constant, so few points show rounding
+    # Most of it is constant, so few points show rounding.
+    assert not pg.audit(lambda x: x.float().tanh().to(x.dtype), -12, 12).kinks
 
 
 def _in_autocast(x: Tensor) -> Tensor:

@@ -186,9 +186,8 @@ def test_it_tells_where_a_copy_differs_and_which_dtypes_are_equal(tmp_path: Path
         "float16: grad = inf gives nan instead of 0 at x = -3",
         "float16: grad = 1.01328e-06 gives 1.01328e-06 instead of 0 at x = -0.30029",  # the product is 0
     )
-    match = what_is(
-        _class(tmp_path, classes.BY_WHERE)
-    )  # its torch.tensor(bound) makes a warning, which is an error in this suite
+    # Its torch.tensor(bound) makes a warning, which is an error in this suite.
+    match = what_is(_class(tmp_path, classes.BY_WHERE))
     assert match is not None
     assert match.differences == ("a bound that is a tensor and requires grad: it gets None instead of a gradient",)
 

@@ -306,7 +306,7 @@ def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
         ("def ClampWithGrad(:", False),
     ],
 )
-def test_what_the_files_beside_it_use(tmp_path: Path, other: str, stays: bool) -> None:
+def test_a_class_that_a_file_beside_it_uses_otherwise_stays(tmp_path: Path, other: str, stays: bool) -> None:
     _file(tmp_path, other, "other.py")
     text = f"import torch\n{POPULAR}"
     migration = make_migration(_file(tmp_path, text))
@@ -341,8 +341,8 @@ def test_a_use_in_another_cell_counts_also_where_it_cannot_be_read(tmp_path: Pat
     migration = make_migration(_file(tmp_path, _notebook("import torch", POPULAR, use), "old.ipynb"))
     assert migration.after == migration.before
     assert ("a cell that cannot be read uses it: it stays" in str(migration)) == use.startswith("if")
-    gone = make_migration(_file(tmp_path, _notebook("import torch", POPULAR, "if ClampWithGrad.apply"), "other.ipynb"))
-    assert gone.after != gone.before
+    other = make_migration(_file(tmp_path, _notebook("import torch", POPULAR, "if ClampWithGrad.apply"), "other.ipynb"))
+    assert other.after != other.before
 
 
 def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,7 +81,7 @@ def test_kinks_and_jumps_wherever_they_are() -> None:
 
 
 def test_a_kink_is_found_wherever_it_lies_in_a_cell() -> None:
-    """At random places, and at those where a half of a half of a cell begins."""
+    """At random places, and at all sixteenths of a cell, where its halves, their halves and so on begin."""
     generator = torch.Generator().manual_seed(0)
     random = torch.rand(16, dtype=torch.float64, generator=generator) * 3 - 1.5
     inner = GRID[100] + (GRID[101] - GRID[100]) * torch.linspace(0, 1, 17, dtype=torch.float64)
@@ -99,15 +99,16 @@ def test_what_is_smooth_has_no_breaks() -> None:
 
 
 def test_a_slope_changes_by_what_is_more_than_the_bend() -> None:
-    """Of x^2, |x| and what has no value, from low to high; the slopes are those just inside."""
+    """Of x^2, of |x|, where there is no value, and of a cell without a width."""
 
     def change(*numbers: float) -> float:
+        """numbers: low, f(low) and the slope there; high, f(high) and the slope there; and the bend."""
         return _change(*(torch.tensor([number], dtype=torch.float64) for number in numbers)).item()
 
     assert change(1, 1, 2, 3, 9, 6, 2) == 0
     assert change(-1, 1, -1, 2, 2, 1, 0) == pytest.approx(2 + 2 / 3)  # the mean slope is 1/3
     assert change(0, math.nan, 1, 1, 1, 1, 0) == 0
-    assert change(2, 5, 1, 2, 5, 1, 0) == 2  # no cell at all: a mean slope of 0
+    assert change(2, 5, 1, 2, 5, 1, 0) == 2  # the mean slope is 0
 
 
 def test_what_computes_in_float32_has_the_breaks_of_float32() -> None:
@@ -152,7 +153,7 @@ def test_second_differences_are_taken_over_five_steps() -> None:
     assert rounding_of(torch.square, x, 0.01).tolist() == pytest.approx([2 * (0.059 * a) ** 2 for a in (3, 0, 2)])
 
 
-def test_sizes_and_what_is_near() -> None:
+def test_the_distance_that_is_near_the_size_of_rounding_and_slopes_that_agree() -> None:
     assert nearest(2.0**-52, -1.0, 3.0) == 2.0**-26 * 4 + 256 * 2.0**-52 * 3
     assert nearest(2.0**-52, -3.0, 1.0) == nearest(2.0**-52, -1.0, 3.0)
     x, y, slope = (torch.tensor(numbers) for numbers in ([2.0, -2.0, 2.0], [-3.0, 5.0, 0.0], [0.5, math.nan, -4.0]))
@@ -184,7 +185,7 @@ def test_the_simplest_number(low: float, high: float, expected: float) -> None:
         *((0.3 + off * EPS, 0.0, 1.0, 0.3 if abs(off) <= 4 else 0.3 + off * EPS) for off in (-4.5, -4, 4, 4.5)),
         (3e-16, 1e-17, 1.0, 0.0),
         (2e-15, 1e-17, 1.0, 2e-15),
-        (2e-15, 1e-17, 5.0, 2e-15),  # x is never taken to be larger than 1
+        (2e-15, 1e-17, 5.0, 2e-15),  # a size above 1 counts as 1
         (2e-15, 1e-17, 0.01, 2e-15),
     ],
 )

@@ -54,8 +54,8 @@ def clipped_outside(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, l
     return torch.where(grad > limit, limit, torch.where(grad < -limit, -limit, grad))
 
 
-def swish_slope(grad: Tensor, x: Tensor) -> Tensor:
-    """1 / cosh(x), which overflows nowhere that it is asked."""
+def over_cosh(grad: Tensor, x: Tensor) -> Tensor:
+    """grad / cosh(x), and 0 where cosh is large."""
     near = x.abs() < 80
     return torch.where(near, torch.where(near, grad, 0.0) / torch.cosh(torch.where(near, x, 0.0)), 0.0)
 
@@ -82,7 +82,7 @@ def parabola(grad: Tensor, x: Tensor, threshold: Tensor, bandwidth: float, *, he
 
 
 def test_a_rule_in_the_clamp_family_does_what_it_says_outside_only() -> None:
-    """Of every op of the family, whichever was named."""
+    """Every op of the family has it, whichever it was registered for."""
     _register("relu", fading)
     x = torch.tensor([-3.0, -1.0, 0.5, 1.0, 2.0], requires_grad=True)
     grad = torch.tensor([1.0, -2.0, 3.0, 4.0, -5.0])
@@ -105,7 +105,7 @@ OWN_RULES = pytest.mark.parametrize(
         pytest.param("relu", clipped_outside, False, None, marks=pytest.mark.slow),
         pytest.param("upper_bound", constant_outside, False, "size", marks=pytest.mark.program),
         pytest.param("fake_quantize", fading, True, "width", marks=pytest.mark.slow),
-        ("sign", swish_slope, True, None),
+        ("sign", over_cosh, True, None),
         pytest.param("round", toggled, False, None, marks=pytest.mark.program),
         pytest.param("policy_loss", halved_upward, True, "share", marks=pytest.mark.slow),
         pytest.param("jumprelu", parabola, True, "height", marks=pytest.mark.program),
@@ -115,17 +115,17 @@ OWN_RULES = pytest.mark.parametrize(
 
 
 @OWN_RULES
-def test_it_passes_the_contract(
+def test_a_rule_of_ones_own_passes_the_contract(
     op: str, function: Callable[..., Tensor], is_linear: bool, parameter: str | None
 ) -> None:
-    """With a chosen parameter at every edge, or whole where that is quick."""
+    """One that has a parameter is checked with another value than the default."""
     _register(op, function, is_linear)
     check_rule(RuleObject(function.__name__, ((parameter, 0.75),)) if parameter else function.__name__, op=op)
 
 
 @pytest.mark.program
 @pytest.mark.parametrize("op", ["relu", pytest.param("upper_bound", marks=pytest.mark.slow)])
-def test_with_a_reference_written_apart(op: str) -> None:
+def test_a_rule_with_a_reference_written_apart_passes_the_contract(op: str) -> None:
     _register("clamp", receding, reference=receding_of_one)
     check_rule("receding", op=op)
 
@@ -152,7 +152,7 @@ def _leaks_nan(grad: Tensor, x: Tensor) -> Tensor:
     ],
     ids=["claims to be linear", "claims not to be", "is not its reference", "leaks NaN"],
 )
-def test_what_is_wrong_is_found(
+def test_what_is_wrong_with_a_rule_is_found(
     function: Callable[..., Tensor], is_linear: bool, reference: Callable[..., float] | None, found_by: str
 ) -> None:
     _register("round", function, is_linear, reference=reference)
@@ -222,7 +222,7 @@ def test_a_threshold_rule_of_ones_own_is_the_librarys_where_its_formula_is(
     torch.testing.assert_close(*results, rtol=1e-12 if dtype == torch.float64 else 2e-3, atol=0, equal_nan=True)
 
 
-def test_it_is_listed_and_named_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rule_of_ones_own_is_listed_and_named_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
     _register("round", toggled, is_linear=False)
     assert main(["rules", "round"]) == 0
     assert "toggled(width=0.1)\n    grad_x           a formula" in capsys.readouterr().out
@@ -312,7 +312,7 @@ TRIALS: dict[str, list[object]] = {
 
 @pytest.mark.parametrize("op", TRIALS)
 def test_the_one_call_at_registration_reaches_beyond_on_and_between_the_bounds(op: str) -> None:
-    """So that a function that fails on some x fails there, and not in a backward."""
+    """So that a function that fails on some x fails at registration, and not in a backward."""
     calls: list[list[object]] = []
 
     def seeing(*arguments: Any) -> Tensor:
@@ -339,7 +339,7 @@ def test_without_a_reference_the_function_itself_runs_in_the_precision_of_backwa
     assert dtypes == [torch.float64 if dtype is torch.float64 else torch.float32]
 
 
-def test_check_rule_of_what_is_not_there() -> None:
+def test_check_rule_refuses_names_that_it_does_not_know() -> None:
     with pytest.raises(ValueError, match=r"check_rule: op must be one of .*, got 'rond'\. Did you mean 'round'\?"):
         check_rule("identity", op="rond")
     with pytest.raises(
@@ -355,7 +355,7 @@ NAMES += ["op", "rule", "self", "upstream"]
 @pytest.mark.parametrize("parameter", NAMES)
 @pytest.mark.parametrize("op", ["clamp", "fake_quantize", "round"])
 def test_a_parameter_may_have_any_name(op: str, parameter: str) -> None:
-    """The op's own edge, y and so on come by another way."""
+    """Also that of an argument of the op or of the library's own functions, such as edge and y."""
     names = ["g", "v", "out", "low", "high"] if op in ("clamp", "fake_quantize") else ["g", "v"]
     scope: dict[str, Any] = {}
     exec(f"def times({', '.join(names)}, *, {parameter}=2.0): return g * {parameter}", scope)
@@ -405,10 +405,14 @@ def test_a_cell_that_runs_twice_replaces_its_rule_everywhere(is_compiled: bool) 
         "override": overridden,
         "convert": model,
     }
-    still_to_come = x.clone().requires_grad_()
-    y = pg.clamp(still_to_come, -1, 1, rule="again")
+    earlier_x = x.clone().requires_grad_()
+    earlier_y = pg.clamp(earlier_x, -1, 1, rule="again")
     compiled = torch.compile(calls["clamp"], backend="aot_eager", fullgraph=True)
-    over = torch.compile(lambda x: gradient_by_func_grad(calls["clamp"], x, unit), backend="aot_eager", fullgraph=True)
+
+    def gradient_of_clamp(x: Tensor) -> Tensor:
+        return gradient_by_func_grad(calls["clamp"], x, unit)
+
+    compiled_gradient = torch.compile(gradient_of_clamp, backend="aot_eager", fullgraph=True)
     for factor in (2.0, 7.0):
         if factor == 7:
             _register("clamp", _cell(7.0))
@@ -416,11 +420,11 @@ def test_a_cell_that_runs_twice_replaces_its_rule_everywhere(is_compiled: bool) 
             assert gradient_by_backward(call, x, unit).item() == factor, name
             assert gradient_by_func_grad(call, x, unit).item() == factor, name
         if is_compiled:
-            assert gradient_by_backward(compiled, x, unit).item() == over(x).item() == factor
+            assert gradient_by_backward(compiled, x, unit).item() == compiled_gradient(x).item() == factor
         assert gradient_by_backward(lambda x: pg.clamp(x, -1, 1, rule=chosen), x, unit).item() == factor * 1.5
-    y.backward()
-    assert still_to_come.grad is not None
-    assert still_to_come.grad.item() == 2, "a backward still to come has the rule of its forward"
+    earlier_y.backward()
+    assert earlier_x.grad is not None
+    assert earlier_x.grad.item() == 2, "a backward has the rule of its forward"
 
 
 def test_another_function_of_that_name_is_refused() -> None:

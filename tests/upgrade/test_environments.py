@@ -30,7 +30,7 @@ from pseudograd_upgrade.runs import Interpreter
 
 from .test_upgrade import PY, upgrade, write_program
 
-HERE = torch.__version__.split("+")[0]
+INSTALLED = torch.__version__.split("+")[0]
 BASE = Interpreter(PY, "2.12.9")
 posix = pytest.mark.skipif(os.name == "nt", reason="the installer of these tests is a script of the shell")
 
@@ -50,7 +50,7 @@ esac
 
 @pytest.fixture
 def uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file with what it was asked for."""
+    """The log of what the installer was asked for, a call a line."""
     tool, log = tmp_path / "tools" / "uv", tmp_path / "uv.log"
     tool.parent.mkdir()
     tool.write_text(UV, encoding="utf-8")
@@ -77,32 +77,32 @@ def test_an_environment_is_made_once(
 ) -> None:
     """A package that wants another torch is installed with torch, and by itself where that fails."""
     use_packages(monkeypatch, "a", "broken", "c", "broken too<", "vision<")
-    first, second = (find_environment("--to", f"torch == {HERE}", BASE) for _ in range(2))
+    first, second = (find_environment("--to", f"torch == {INSTALLED}", BASE) for _ in range(2))
     assert first.path == second.path
     folder = Path(first.path).parents[1]
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
     create, *installs = [line.split() for line in uv.read_text(encoding="utf-8").splitlines()]
     assert create[:3] == ["venv", "--python", PY]
     assert [words[4:] for words in installs] == [
-        [f"torch=={HERE}"],
+        [f"torch=={INSTALLED}"],
         ["--no-deps", "a", "broken", "c"],
         ["--no-deps", "a"],
         ["--no-deps", "broken", "c"],
         ["--no-deps", "broken"],
         ["--no-deps", "c"],
-        [f"torch=={HERE}", "broken", "too", "vision"],
-        [f"torch=={HERE}", "broken", "too"],
-        [f"torch=={HERE}", "vision"],
+        [f"torch=={INSTALLED}", "broken", "too", "vision"],
+        [f"torch=={INSTALLED}", "broken", "too"],
+        [f"torch=={INSTALLED}", "vision"],
     ]
     missing = [f"upgrade: not installed: {name}. no version of broken" for name in ("broken", "broken too")]
     assert capfd.readouterr().err.splitlines() == [
-        f"upgrade: --to torch=={HERE}: uv makes an environment with it and 5 other packages",
+        f"upgrade: --to torch=={INSTALLED}: uv makes an environment with it and 5 other packages",
         *missing,
-        f"upgrade: --to torch=={HERE}: the environment of an earlier command, {folder}",
+        f"upgrade: --to torch=={INSTALLED}: the environment of an earlier command, {folder}",
         *missing,
     ]
     python_of(folder).unlink()
-    assert find_environment("--to", f"torch=={HERE}", BASE).path == first.path  # made anew
+    assert find_environment("--to", f"torch=={INSTALLED}", BASE).path == first.path  # made anew
 
 
 @posix
@@ -114,7 +114,7 @@ def test_an_environment_is_made_once(
         ("torch=2.15.0", PY, "--to must be an interpreter or torch==VERSION, got 'torch=2.15.0'."),
         ("torch==2.7.1", PY, "--to must have torch 2.8 or later, got 'torch==2.7.1'."),
         ("torch==2.99.0", PY, "--to must be a torch that can be installed, got 'torch==2.99.0'. no such thing hint: another."),
-        (f"torch=={HERE}", "unmakable", "--to must be an environment that can be made, got 'torch=="),
+        (f"torch=={INSTALLED}", "unmakable", "--to must be an environment that can be made, got 'torch=="),
     ],
 )  # fmt: skip
 def test_an_environment_that_cannot_be_made_is_one_line_and_leaves_nothing(
@@ -136,7 +136,7 @@ def test_a_signal_ends_the_installer_and_leaves_no_environment(uv: Path, monkeyp
 
     def tell(text: str) -> None:
         if text.startswith("torch==2.98.0: ") and text.endswith(" s: Downloaded much"):
-            os.kill(os.getpid(), signal.SIGTERM)  # a job in the background ignores the other one
+            os.kill(os.getpid(), signal.SIGTERM)  # a job in the background ignores SIGINT
 
     monkeypatch.setattr(environments, "_tell", tell)
     with pytest.raises(Stopped), stoppable():
@@ -151,7 +151,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(monkeypatch: pytest.MonkeyPa
     Path("file").touch()
     monkeypatch.setenv("PSEUDOGRAD_CACHE", "file")
     with pytest.raises(ValueError, match=r"--to must lie where files can be written, got .*PSEUDOGRAD_CACHE names"):
-        find_environment("--to", f"torch=={HERE}", BASE)
+        find_environment("--to", f"torch=={INSTALLED}", BASE)
 
 
 @posix
@@ -165,7 +165,7 @@ def test_the_folder_of_an_environment_names_its_interpreter() -> None:
 
 
 def test_a_torch_that_is_there_needs_no_environment() -> None:
-    assert find_environment("--from", f"torch=={HERE}", here := Interpreter(PY, torch.__version__)) is here
+    assert find_environment("--from", f"torch=={INSTALLED}", here := Interpreter(PY, torch.__version__)) is here
     assert find_environment("--from", f"torch=={torch.__version__}", here) is here
 
 

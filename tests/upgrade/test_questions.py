@@ -265,7 +265,7 @@ def test_an_evaluation_behind_the_last_backward_counts(apart: float, is_rounding
     if not is_rounding:
         assert answer.difference is not None
         assert answer.difference.old.origin.where == "train.py:3"
-        assert "behind the last backward pass; the training before it is the same" in answer.why[0]
+        assert "after the last backward pass; the training before it is the same" in answer.why[0]
         assert answer.next_steps == ("compare by hand what train.py:3 computes under both torches",)
 
 
@@ -291,7 +291,7 @@ def test_calls_with_gradients_behind_the_last_backward_cost_one_run_more(has_unh
             [(SILU, 1.0), (GELU, 2.0)],
             ["2.13.0: linear at train.py:1", "2.15.0: gelu at train.py:2", "no call"],
         ),
-        ([(SILU, 1.0)], [(GELU, 2.0), (SILU, 2.0)], ["2.15.0: gelu at train.py:2, behind the last backward pass"]),
+        ([(SILU, 1.0)], [(GELU, 2.0), (SILU, 2.0)], ["2.15.0: gelu at train.py:2, after the last backward pass"]),
     ],
 )  # fmt: skip
 def test_calls_that_differ_behind_the_last_backward_are_named(

@@ -86,15 +86,6 @@ def test_calls_that_the_schedule_leaves_out_behind_the_last_backward_are_known(
     assert content["steps"] or not (is_unheard or is_recorded)
 
 
-class _Descent(torch.optim.Optimizer):
-    """An optimiser of a package, which calls torch in functions of its own."""
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:
-        for parameter in self.param_groups[0]["params"]:
-            parameter.sub_(torch.sign(parameter.grad))
-
-
 def test_memory_that_nobody_has_written_is_no_event() -> None:
     """torch.Tensor(3) has any numbers: its views and `.data` are read before they are written."""
 
@@ -107,6 +98,15 @@ def test_memory_that_nobody_has_written_is_no_event() -> None:
     ops = [op for _, op, *_ in content["origins"]]
     assert not {"data", "view"} & set(ops)
     assert {"uniform_", "sum"} <= set(ops)
+
+
+class _Descent(torch.optim.Optimizer):
+    """An optimiser of a package, which calls torch in functions of its own."""
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(torch.sign(parameter.grad))
 
 
 def test_an_optimiser_of_a_package_is_no_evaluation() -> None:

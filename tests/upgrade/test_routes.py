@@ -127,7 +127,7 @@ for _ in range(8):
     out.float().square().mean().backward()
     optimiser.step()
 """
-# Both are in the table of kinks, in its table of routes.
+# Each of the two stands in the table of kinks, among those in which routes differ.
 KINK = "F.multi_margin_loss(scores, y, margin=0.0)" if installed_version() < (2, 14) else "scores.quantile(0.5)"
 KINK_LINE = "train.py:13  step 1, backward of " + ("multi_margin_loss" if "margin" in KINK else "quantile")
 LEFT_OUT = "this line left out of what is compiled, the losses are equal"
@@ -175,7 +175,7 @@ def test_modules_of_torch_and_losses_are_compiled_too(capfd: pytest.CaptureFixtu
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_process")
 def test_a_difference_that_a_compiler_rounds_to_16_bits_is_no_other_op(capfd: pytest.CaptureFixture[str]) -> None:
-    """With one thread it is layer_norm."""
+    """With one thread, as this program sets it, layer_norm is the op that differs."""
     status, out, err = ask(capfd, "eager,inductor", AUTOCAST)
     assert status == 1, out + err
     assert ": not known, it computes in 16 bits; " in out

@@ -416,7 +416,7 @@ def test_a_session_records_each_test_by_itself_under_one_seed(monkeypatch: pytes
         session.listening.__exit__(None, None, None)
     assert session.parts["first"] == session.parts["second"] != b""
     assert pickle.loads(zlib.decompress(session.parts["first"] or b""))["steps"]
-    full = () if most == 99 else ("behind 20,000 tensors of step 1 of first, and of 1 test more",)
+    full = () if most == 99 else ("after 20,000 tensors of step 1 of first, and of 1 test more",)
     assert session.content()["errors"] == [*full]
     runs = (SuiteRun("2.13.0", 0, {}, errors=full),) * 2
     assert suite._list_missing(*runs) == tuple(f"not heard: {error}" for error in full)

@@ -103,7 +103,7 @@ def _find_late_guard(module: Module, node: ast.AST) -> str | None:
         return None
     if call.name == "where":
         hidden = next(hidden_functions(module, call), None)
-        return hidden and _late_message(hidden[1], "where chooses behind it and")
+        return hidden and _late_message(hidden[1], "where chooses after it and")
     singular = read_singular(module, strip_moves(module, call.arguments[0]))
     if singular is None or not _can_be_singular(module, singular.x):
         return None
@@ -112,7 +112,7 @@ def _find_late_guard(module: Module, node: ast.AST) -> str | None:
     else:
         value, low, high = _VALUES.get(singular.name), number(module, clamp.low), number(module, clamp.high)
         is_cut = value is not None and ((low is not None and value < low) or (high is not None and value > high))
-    return _late_message(singular, f"{'this ' if clamp else ''}{call.name} stands behind it and") if is_cut else None
+    return _late_message(singular, f"{'this ' if clamp else ''}{call.name} follows it and") if is_cut else None
 
 
 def hidden_functions(module: Module, call: Call) -> Iterator[tuple[ast.AST, Singular, bool]]:
