@@ -35,7 +35,7 @@ class SideBySide(nn.Module):
 
 
 class EndToEnd(nn.Module):
-    """The results in one line: of each function of as many of the tensors as it takes."""
+    """The results of all functions, one after the other. Each function gets as many of the tensors as it takes."""
 
     def __init__(self, functions: list[Function], counts: list[int]) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class EndToEnd(nn.Module):
 
 
 def run_alone(way: Way, fs: list[Function], inputs: Tensors, weights: list[Tensor], compile: Compiler) -> Any:
-    """The way, applied to what the compiler makes of each f."""
+    """Apply the way to each compiled f."""
     if len(fs) == 1:
         return [way(compile(fs[0]), inputs[0], weights[0])]
     if isinstance(inputs[0], Tensor):
@@ -62,7 +62,7 @@ def run_alone(way: Way, fs: list[Function], inputs: Tensors, weights: list[Tenso
 
 
 def run_together(way: Way, fs: list[Function], inputs: Tensors, weights: list[Tensor], compile: Compiler) -> Any:
-    """The way inside the compiled code, for each f."""
+    """Compile the way together with each f."""
 
     def ways(inputs: Tensors, weights: list[Tensor]) -> list[Any]:
         return [_apply(way, *problem) for problem in zip(fs, inputs, weights, strict=True)]

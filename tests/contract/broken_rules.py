@@ -1,4 +1,4 @@
-"""Rules that are wrong in the ways rules go wrong. Each must fail a check, or the checks are worth nothing."""
+"""Rules with typical faults. Each must fail a check."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

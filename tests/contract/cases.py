@@ -92,7 +92,7 @@ def _facts_of_a_rule(cell: tuple[Any, ...]) -> set[Hashable]:
     return {(op, rule), (rule, case.edge), (rule, dtype), (op, dtype), (case.edge, dtype), (rule, case.maximize)}
 
 
-# For what does not hang on all that a rule and its edge do together.
+# For tests that do not depend on the combination of rule and edge.
 every_rule_and_dtype = pytest.mark.parametrize(
     ("case", "dtype"),
     [

@@ -1,4 +1,4 @@
-"""What torch can do with no function at all, shown with torch.sin: these cells of the matrix are torch's, not ours.
+"""What torch cannot do with any function, shown with torch.sin: these cells of the matrix are faults of torch, not ours.
 
 A fault has an issue and is expected to fail, strictly: on the torch that mends it the cell belongs into matrix.py.
 A refusal is torch's own error, by design.

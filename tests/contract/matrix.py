@@ -83,7 +83,7 @@ def compiled_autograd(f: Any, x: Tensor, weight: Tensor) -> Tensor:
 
 
 def gradient_by_make_fx(f: Any, x: Tensor, weight: Tensor) -> Tensor:
-    """Traced at other values than those it is asked at."""
+    """The trace is made at other values than those at which the gradient is computed."""
     elsewhere = x * 0.5 if isinstance(x, Tensor) else [tensor * 0.5 for tensor in x]
     return make_fx(lambda x, weight: gradient_by_backward(f, x, weight))(elsewhere, weight)(x, weight)
 

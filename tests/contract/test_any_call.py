@@ -89,7 +89,7 @@ def _round_to(dtype: torch.dtype, value: float) -> float:
 
 
 def _unify(low: Any, high: Any, dtype: torch.dtype) -> list[Any]:
-    """Two numbers, or where one bound is a tensor two tensors: what torch.clamp takes. It differs in the sign of a zero."""
+    """The bounds as torch.clamp takes them: two numbers or two tensors. The result may differ in the sign of a zero."""
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
         return [low, high]
     return [v if isinstance(v, Tensor) or v is None else torch.full((), v, dtype=dtype) for v in (low, high)]

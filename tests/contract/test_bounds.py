@@ -1,4 +1,4 @@
-"""Gradients to tensor bounds: true, whole, and at the edge what x does not get."""
+"""Tensor bounds get the true gradient, and at the edge the share that x does not get."""
 
 import itertools
 

@@ -50,7 +50,7 @@ def test_values_on_and_around_each_bound_and_at_the_ends_of_the_dtype(op: Op, dt
 
 @pytest.mark.parametrize("name", ["clamp", "lower_bound", "upper_bound"])
 def test_tensor_bounds_of_every_kind(name: str) -> None:
-    """One per channel with exact hits, larger than x, and for two bounds crossed and beside a number."""
+    """Bounds for each channel with x exactly at them, bounds larger than x, and, of two bounds, crossed ones and one beside a number."""
     samples = {sample.name: sample.build(torch.float32) for sample in OPS[name].samples}
     x, low, high = samples["per channel"]
     larger = samples["larger than x"]

@@ -31,7 +31,7 @@ def test_the_branch_taken(x: float, grad: float, how: dict[str, object], of_x: f
 
 
 def test_inverting_where_x_is_nan_and_grad_infinite_has_no_slope_in_its_bounds() -> None:
-    """grad passes there as it is, and the bounds have no part in it."""
+    """grad passes as it is, and the second derivative does not depend on the bounds."""
     x, low, high = (torch.tensor(value, requires_grad=True) for value in (torch.nan, -1.0, 1.0))
     arriving = torch.tensor(torch.inf, requires_grad=True)
     (first,) = torch.autograd.grad(pg.clamp(x, low, high, rule="inverting"), x, arriving, create_graph=True)

@@ -1,4 +1,4 @@
-"""The suite is tested too: every broken rule fails a check, and the whole rules it was made from fail none."""
+"""Tests of the suite: every broken rule fails a check, and the right rules from which they were made fail none."""
 
 import contextlib
 import functools
@@ -32,7 +32,7 @@ def _failures(op: Op, rule: str) -> Iterator[str]:
 
 
 def _checks(case: Case) -> Iterator[tuple[str, Callable[[], None]]]:
-    """Those first that take little time."""
+    """The checks, the fastest first."""
     sample = case.samples()[0]
     yield "saved", lambda: values.check_saved(case)
     if case.is_linear:
@@ -129,7 +129,7 @@ def test_a_wrong_kernel_for_a_device_that_is_absent_fails_or_is_named() -> None:
 @pytest.mark.skipif("cpu" not in bits.devices, reason="without a kernel for codes on CPU none is kept")
 @pytest.mark.parametrize("priority", [-100, 100])
 def test_a_wrong_kernel_for_a_code_fails_too(priority: int) -> None:
-    """Though the tensors of the contract are too few for a code."""
+    """Although the tensors of the contract have too few elements for a code."""
 
     def all_of_it(grad: torch.Tensor, *how: object) -> tuple[object, ...]:
         return grad.clone(), None, None

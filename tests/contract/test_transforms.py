@@ -62,7 +62,7 @@ def test_every_layout_keeps_form_and_values(case: Case, dtype: torch.dtype) -> N
 @folded
 @every_case
 def test_double_backward_is_the_derivative_of_the_branch_taken_and_finite(case: Case) -> None:
-    """Never a NaN of the other branch."""
+    """No NaN comes from the branch of a `where` that was not taken."""
     derivatives.check_double_backward(case)
     derivatives.check_second_derivative_is_finite_everywhere(case)
 

@@ -1,4 +1,4 @@
-"""Forward is torch's, bit for bit; the gradient is the reference's, on every pair of value and grad."""
+"""The values are torch's, bit for bit, and the gradient is that of the reference, for every pair of value and grad."""
 
 import torch
 

@@ -23,7 +23,7 @@ NEIGHBOURS = sorted(path.parent.name for path in SRC.glob("pseudograd_*/__init__
 
 
 def _name(path: Path) -> str:
-    """Of the module that a file of src holds."""
+    """The name of the module in a file of src."""
     return ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -73,7 +73,7 @@ def test_an_import_hook_that_waits_for_dynamo_finds_nothing_else() -> None:
 
 @pytest.mark.parametrize("spec", [None, importlib.machinery.ModuleSpec("torch._dynamo", None)], ids=["absent", "bare"])
 def test_a_torch_without_dynamo_is_left_as_it_is(spec: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the other finders found goes back to importlib, and its own error tells what is missing."""
+    """importlib gets the answer of the other finders, and raises its own error for a missing module."""
 
     class Other:
         @staticmethod
@@ -196,7 +196,7 @@ def _against_the_order(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize("neighbour", NEIGHBOURS)
 def test_a_neighbour_imports_what_its_interface_lists(neighbour: str) -> None:
-    """And lists nothing else: `USES` in its __init__ is the interface between the two."""
+    """`USES` in the __init__ of a neighbour lists exactly what it imports from other packages."""
     uses = importlib.import_module(neighbour).USES
     imported = {
         name

@@ -88,7 +88,7 @@ def test_what_is_wrapped_gets_formulas_and_stays_of_its_kind(kind: Any, kind_of_
 
 
 class Noted(Wrapped):
-    """Notes whose operators it meets."""
+    """A tensor that notes the namespaces of the operators that it meets."""
 
     names: list[str] = []  # noqa: RUF012
 

@@ -22,7 +22,7 @@ from ..watching import Watching
 
 @pytest.fixture(autouse=True)
 def _turn_native_off() -> Iterator[None]:
-    """Here with the kernels that every build has; those in C: tests/kernels."""
+    """These tests use the kernels that every build has. tests/kernels has those in C."""
     with kernels.off("native"):
         yield
 
@@ -220,7 +220,7 @@ _SERVED = {
 @folded
 @pytest.mark.parametrize(("rule", "edge"), [(rule, edge) for rule in OPS["clamp"].rules for edge in OPS["clamp"].edges])
 def test_which_kernel_serves_which_bounds(rule: str, edge: str) -> None:
-    """Where no kernel serves, the formula gives the same values, several times slower; so only this can tell."""
+    """Without a kernel the formula gives the same values, but several times slower. Only this test notices that."""
     call = make_call(OPS["clamp"], rule, edge)
     name, bounds = _SERVED.get((rule, edge), ("", []))
     for pair in [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS, *_PROMOTING]:
@@ -240,7 +240,7 @@ def _serving(
     dtype: torch.dtype = torch.float32,
     wants: tuple[bool, ...] = (True, False, False),
 ) -> str | None:
-    """The kernel that does not decline: what it is given is computed, and thrown away."""
+    """The kernel that does not decline. Its result is thrown away."""
     saved = [torch.zeros(3, dtype=dtype), *bounds]
     for kernel in table._served(call).kernels.get(INPUTS.name, ()):
         is_of_cpu = kernel.device in ("", "cpu")

@@ -1,4 +1,4 @@
-"""What the library remembers is bounded, and what it forgets is made again: no backward, graph or second call notices."""
+"""The memories of the library are bounded. A forgotten entry is made again, and no backward, graph or second call notices."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_equal_bound_methods_are_one_function() -> None:
 
 
 def test_what_a_slope_holds_goes_when_the_rule_goes() -> None:
-    """Without a cycle: tensors on a device should not wait for the garbage collector."""
+    """The objects are freed without the garbage collector, because tensors on a device should not wait for it."""
     x = torch.ones(5, requires_grad=True)
     known, requests = len(user_function._by_key), len(rule._by_request)
     gc.disable()

@@ -1,4 +1,4 @@
-"""Torch's private names come in by one door, and the ops are right without any of them."""
+"""One file uses all private names of torch, and the ops are right without any of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_nobody_else_names_them() -> None:
 
 
 def test_this_torch_has_all_of_them() -> None:
-    """Or the table has a name that nobody needs any more."""
+    """Otherwise the table would have a name that nobody needs."""
     assert torch_private.status() == []
 
 
@@ -137,7 +137,7 @@ print(json.dumps(failures))
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="one process for each name, forked")
 def test_the_ops_are_right_without_any_one_of_them() -> None:
-    """In children of one process that has imported torch and not us; each hides one name from the door."""
+    """In children of one process that has imported torch but not us. Each child hides one name."""
     names = json.dumps([name.name for name in torch_private.NAMES if not callable(name.is_there)])
     done = subprocess.run([sys.executable, "-c", _WITHOUT, names], capture_output=True, text=True, check=True)
     failures = json.loads(done.stdout.splitlines()[-1])

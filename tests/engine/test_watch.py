@@ -1,4 +1,4 @@
-"""The engine tells its watchers of every call, and nobody puts anything in its place."""
+"""The engine tells its watchers of every call, without a patch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pseudograd import engine
 
 
 class Watcher:
-    """Notes when a call begins and what it gives."""
+    """Notes the begin and the result of each call."""
 
     def __init__(self, name: str = "", notes: list[Any] | None = None) -> None:
         self.name = name

@@ -49,7 +49,7 @@ WAYS: dict[str, Callable[[Function], Function]] = {
 
 
 def _ask(way: str, f: Function, *more: Any) -> Function:
-    """f compiled; its derivative at each x, by that way."""
+    """The derivative of the compiled f at each x, by this way."""
     compiled = torch.compile(WAYS[way](f), backend="aot_eager", fullgraph=True)
     return (lambda x: gradient_by_backward(compiled, x, torch.ones_like(x))) if way == "backward" else compiled
 
@@ -114,7 +114,7 @@ RULES: dict[str, Function] = {
     ),
 )
 def test_a_parameter_and_the_sizes_of_x_change_from_step_to_step(name: str, dynamic: bool | None, way: str) -> None:
-    """torch 2.8 and 2.10 put a size of x where a symbolic number was that only an object held."""
+    """torch 2.8 and 2.10 put a size of x in the place of a symbolic number that only an object held."""
     f = RULES[name]
     derivative: Function = f if way == "backward" else lambda x, s: WAYS[way](lambda x: f(x, s))(x)
     compiled = torch.compile(derivative, backend="aot_eager", fullgraph=True, dynamic=dynamic)

@@ -315,7 +315,7 @@ PROGRAMS["plain step"] = small_step
 
 
 def frozen(value: object) -> object:
-    """What can be compared by ==: of a tensor its dtype, shape and bits."""
+    """The value in a form that == compares: of a tensor the dtype, shape and bits."""
     if isinstance(value, Tensor):
         bits = value.detach().contiguous().reshape(-1).view(torch.uint8).tolist()
         return str(value.dtype), tuple(value.shape), bits
@@ -351,7 +351,7 @@ def test_attention_that_records_derivatives_is_rewritten_and_seen() -> None:
 def test_a_trace_has_torchs_relu_and_the_report_says_so() -> None:
     model, x = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3)), torch.randn(4, 8)
     with pg.override(relu="leaky") as context:
-        for _ in range(3):  # from then on the context has the call at hand
+        for _ in range(3):  # from the third call on the context does not read the call again
             model(x)
         traced = torch.jit.trace(model, x)
     assert torch.equal(traced(x), model(x))

@@ -41,7 +41,7 @@ def test_missing_characters_are_printed_as_those_most_alike(
 
 
 def test_a_stream_that_cannot_be_told_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A notebook's, or a test's."""
+    """A stream of a notebook or a test."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
     with plain():
@@ -114,7 +114,7 @@ def test_a_signal_waits_for_the_end_of_the_block(error: bool) -> None:
 
 
 def test_a_signal_that_is_ignored_stays_ignored() -> None:
-    """As nohup asks for."""
+    """An ignored signal stays ignored, as nohup asks for."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with stoppable():
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN

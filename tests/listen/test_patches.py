@@ -1,4 +1,4 @@
-"""torch is left as it was found: what is patched is listed, put back, and shown by doctor."""
+"""Every patch of torch is in the table, is taken out again, and is shown by `doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program run by python itself, what each of its processes says, and files that are written whole or not at all."""
+"""A program that python itself runs, the parts that its processes write, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_sigterm_is_passed_on_and_the_older_handler_comes_back(tmp_path: Path) -
 
 
 def test_a_quiet_run_ends_with_what_a_signal_raises(tmp_path: Path) -> None:
-    """It is one of several: the command must not go on to the next."""
+    """A quiet run is one of several, and the command must not go on to the next one."""
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped), stoppable():
         ran(tmp_path, TERMINATE)
@@ -157,7 +157,7 @@ def test_a_script_is_a_file_or_a_folder_with_a_main_and_a_module_may_be_in_the_c
         program.check("run", "only_here", True)
     monkeypatch.chdir(tmp_path)
     program.check("run", "only_here", True)
-    program.check("run", "only_here.below", True)  # what is below is python's to say
+    program.check("run", "only_here.below", True)  # python itself reports what is missing below
     assert sys.path == before
 
 

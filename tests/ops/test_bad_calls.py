@@ -49,7 +49,7 @@ def test_bad_call(line: str) -> None:
 
 
 @folded
-@pytest.mark.parametrize("name", sorted(set(OPS) - {"policy_loss", "replace_grad"}))  # which have no x
+@pytest.mark.parametrize("name", sorted(set(OPS) - {"policy_loss", "replace_grad"}))  # these have no x
 def test_x_is_a_real_tensor(name: str) -> None:
     _, *others = OPS[name].samples[0].build(torch.float32)
     for x, expected in (
@@ -92,7 +92,7 @@ def test_remembered_arguments_answer_for_no_others() -> None:
 
 
 def test_an_unknown_name_is_a_key_error_too_and_survives_a_process_boundary() -> None:
-    """Workers send their errors pickled."""
+    """An error can be pickled, as worker processes send it."""
     with pytest.raises(KeyError, match="rule must be one of") as caught:
         pg.clamp(X, 0, 1, rule="inwards")
     assert isinstance(caught.value, ValueError)
@@ -101,7 +101,7 @@ def test_an_unknown_name_is_a_key_error_too_and_survives_a_process_boundary() ->
 
 
 def test_number_bounds_that_passed_are_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checking costs as much as a small clamp; another dtype, a tensor or a parameter is another question."""
+    """The checks of numbers are not repeated, but those of another dtype, a tensor or a parameter are."""
     checks: list[object] = []
     right = bounds._check_all
     monkeypatch.setattr(bounds, "_check_all", lambda *arguments: (checks.append(arguments), right(*arguments))[1])
@@ -170,7 +170,7 @@ def test_integers_get_torch_s_forward(name: str, dtype: torch.dtype) -> None:
 
 
 def test_a_zero_point_that_is_no_whole_number_is_rounded() -> None:
-    """As a tensor of it is; the grid would hold no 0 otherwise."""
+    """A float zero_point is rounded, as a tensor is; otherwise the grid would have no 0."""
     x = torch.linspace(-3, 3, 25)
     for value in (0.5, 1.5, -0.75, 2.0):
         number = pg.fake_quantize(x, 0.25, value, -4, 3)

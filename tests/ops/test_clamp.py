@@ -81,7 +81,7 @@ def test_integers_are_clamped_as_torch_does(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("edge", "share"), SHARES)
 def test_a_number_beside_a_wider_tensor_is_one_bound_forward_and_backward(edge: str, share: float) -> None:
-    """x is single and max double, so 0.7 may mean either; but x is at the edge exactly where y equals both x and the bound."""
+    """0.7 is another number in the dtype of x than in that of max. x is at the edge exactly where y equals both x and the bound."""
     x = torch.tensor([0.7, 0.0, 2.0], requires_grad=True)
     y = pg.clamp(x, 0.7, torch.ones(3, dtype=torch.float64), rule="zero", edge=edge)
     assert y.dtype is torch.float64
@@ -169,7 +169,7 @@ def test_bounds_get_their_gradient_in_place() -> None:
 @pytest.mark.parametrize("is_compiled", slow_but([False], [False, True], pytest.mark.program))
 @pytest.mark.parametrize("rule", RULES)
 def test_in_place_under_functorch_and_compiled(rule: str, is_compiled: bool) -> None:
-    """The copy that is saved must be the old x there too, and identity must not save what is then overwritten."""
+    """The saved copy must be the old x here, too, and "identity" must not save an x that is then overwritten."""
     x = torch.tensor([-3.0, 0.25, 3.0])
 
     def loss(f: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:

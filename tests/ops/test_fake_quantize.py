@@ -1,4 +1,4 @@
-"""fake_quantize against torch's own: values to the bit, gradients of what learns, and what torch does differently."""
+"""fake_quantize against torch's own: equal values bit for bit, the gradients of scale and zero_point, and where torch differs."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_grids_that_float32_cannot_count(kind: str, grid: tuple[int, int], dtype
 
 
 def test_a_float64_scale_keeps_its_precision() -> None:
-    """torch reads it as float32; ours learns, and a step smaller than float32's must count."""
+    """torch reads a float64 scale as float32. Ours learns in float64, so it must notice a smaller step."""
     x = torch.tensor([0.0072, 0.3], dtype=torch.float64)
     scale = torch.tensor(0.001, dtype=torch.float64)
     y = pg.fake_quantize(x, scale)
@@ -108,7 +108,7 @@ def test_a_float64_scale_keeps_its_precision() -> None:
     ("dtype", "kind"), [*((dtype, torch.float64) for dtype in (torch.float32, *HALF)), (torch.float64, torch.float16)]
 )
 def test_a_scale_of_another_dtype_is_read_as_float32(dtype: torch.dtype, kind: torch.dtype) -> None:
-    """Of float64 for a narrower x, and of half precision."""
+    """A scale of float64 for an x of fewer bits, and scales of half precision."""
     x, scale = torch.linspace(-0.2, 0.2, 1001).to(dtype), torch.tensor(0.001, dtype=kind)
     assert_same_bits(pg.fake_quantize(x, scale), pg.fake_quantize(x, scale.float()), "value")
 
@@ -168,7 +168,7 @@ def test_a_zero_point_learns_alone_as_it_does_beside_the_others(rule: str) -> No
 
 @pytest.mark.usefixtures("table_as_it_was")
 def test_a_rule_of_ones_own_says_what_passes_outside_the_grid() -> None:
-    """It sees the code, the grid's end next to it, and both ends."""
+    """The function gets the code, the code clamped to the grid, and both ends of the grid."""
 
     def distance(grad: Tensor, x: Tensor, y: Tensor, min: float, max: float) -> Tensor:
         return grad * (x - y) / (max - min)

@@ -1,4 +1,4 @@
-"""jumprelu: every window, what is special, and what a threshold learns. tests/contract compares values and gradients with formulas."""
+"""jumprelu: every window, special values, and the threshold in training. tests/contract compares values and gradients with formulas."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_infinite_and_nan_inputs_move_no_threshold() -> None:
 
 @pytest.mark.parametrize("sample", OPS["jumprelu"].samples[:2], ids=lambda sample: sample.name)
 def test_the_samples_of_the_contract_lie_at_the_threshold_and_at_both_edges_of_its_window(sample: Sample) -> None:
-    """Beside each of the three, too, and far from it on either side."""
+    """Also near each of the three thresholds, and far from it on either side."""
     x, threshold, bandwidth, _ = sample.build(torch.float64)
     for edge in (float(threshold), float(threshold) - bandwidth / 2, float(threshold) + bandwidth / 2):
         beside = {edge * (1 - 2.0**-52), edge * (1 + 2.0**-52)}
@@ -88,7 +88,7 @@ def test_the_samples_of_the_contract_lie_at_the_threshold_and_at_both_edges_of_i
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_threshold_that_is_wider_than_x_keeps_its_precision(dtype: torch.dtype) -> None:
-    """Compared as it is, and its gradient is summed in float32: 300 times 1/256 would not grow in bfloat16."""
+    """A float32 threshold is compared in float32, and its gradient is summed in float32: a sum in bfloat16 would stop growing."""
     x = torch.full((300, 1), 1.0, dtype=dtype, requires_grad=True)
     above, below = (torch.tensor([1.0 + side * 2.0**-20], requires_grad=True) for side in (1, -1))
     y = pg.jumprelu(x, above, bandwidth=1.0)
@@ -104,7 +104,7 @@ def test_a_threshold_that_is_wider_than_x_keeps_its_precision(dtype: torch.dtype
 
 @pytest.mark.program
 def test_a_threshold_learns_where_the_true_gradient_does_not() -> None:
-    """Values below 1 are noise here, and those above carry all: the threshold should end between them."""
+    """The values below 1 are noise, and the others are the signal: the threshold should end between them."""
     generator = torch.Generator().manual_seed(0)
     x = torch.cat([torch.rand(2000, generator=generator) * 0.9, 1 + torch.rand(500, generator=generator)])
     target = torch.where(x > 1, x, 0.0)

@@ -24,7 +24,7 @@ GRAD = torch.tensor([[1.0, -3.0, 2.0, -1.0], [5.0, -0.5, 3.0, -2.0]])
 
 
 def _uncoalesced(x: Tensor) -> Tensor:
-    """Every position twice."""
+    """A sparse tensor that has every position twice."""
     indices, values = x.to_sparse().indices(), x.to_sparse().values()
     return torch.sparse_coo_tensor(
         torch.cat([indices, indices], 1), torch.cat([values / 4, values * 0.75]), x.shape, check_invariants=True
@@ -43,7 +43,7 @@ LAYOUTS: dict[str, Function] = {
     "csr": lambda x: x.to_sparse_csr(),
     "jagged": _jagged,
 }
-# What torch calls it, and the arguments behind x.
+# Torch's function, and the arguments behind x.
 TORCH: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
     "abs": (torch.abs, ()),
     "clamp": (torch.clamp, (-1.0, 1.0)),
@@ -154,7 +154,7 @@ TRUE = {
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_true_gradients_are_torchs_own(layout: str) -> None:
-    """torch differentiates as many functions as this says, so that the test above does not pass by skipping."""
+    """torch differentiates this number of functions, so the test above does not skip them."""
     for name, how in TRUE.items():
         f, others = TORCH[name]
         theirs = _grad_of(lambda x, f=f, others=others: f(x, *others), layout)
@@ -246,7 +246,7 @@ NESTED_OPS: dict[str, Function] = {
 @pytest.mark.parametrize("columns", [4, 1024])  # few elements, and enough for a code
 @pytest.mark.parametrize("name", NESTED_OPS)
 def test_strided_nested_tensors_have_the_gradient_of_each_of_their_tensors(name: str, columns: int) -> None:
-    """torch refuses them to every autograd.Function, so the op runs on one after the other."""
+    """No autograd.Function can take a nested tensor, so the op runs on its components one after the other."""
     f, dense, grad = NESTED_OPS[name], torch.linspace(-4, 4, 8 * columns).reshape(8, columns), torch.randn(8, columns)
     x = torch.nested.nested_tensor([dense[:3], dense[3:]], layout=torch.strided, requires_grad=True)
     y = f(x)

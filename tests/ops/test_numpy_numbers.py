@@ -94,7 +94,7 @@ def test_numpy_scalars_mean_the_same_in_compiled_code(name: str, kind: type, dty
     ],
 )
 def test_numbers_that_only_the_graph_knows(f: Callable[..., torch.Tensor]) -> None:
-    """torch.clamp compiles with them, and so do we: nothing is checked that nobody can know."""
+    """torch.clamp compiles with such bounds, and so do we, without the checks that need their values."""
     x = torch.tensor([-2.0, 0.1, 2.0], requires_grad=True)
     with torch._dynamo.config.patch(capture_scalar_outputs=True):
         compiled = torch.compile(lambda x, s: f(x, s.item()), backend="aot_eager", fullgraph=True)

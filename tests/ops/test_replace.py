@@ -83,7 +83,7 @@ def test_the_first_argument_of_straight_through_may_be_named(compiled: bool) -> 
 
 
 def test_straight_through_has_the_gradient_of_a_soft_function() -> None:
-    """And surrogate, its decorator."""
+    """straight_through, and its decorator surrogate."""
 
     @pg.surrogate(backward=torch.tanh)
     def sign(x: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def test_straight_through_keeps_name_and_arguments_and_computes_without_a_graph(
 
 
 def test_a_traced_straight_through_keeps_replace_grad() -> None:
-    """torch.fx writes a call of it; else the graph would hold the hard function alone."""
+    """The graph of torch.fx has a call of replace_grad. Otherwise it would have the hard function alone."""
     traced = torch.fx.symbolic_trace(lambda x: pg.straight_through(torch.sign, torch.tanh)(x))
     called = [node.target.__name__ for node in traced.graph.nodes if node.op == "call_function"]
     assert sorted(called) == ["replace_grad", "sign", "tanh"]

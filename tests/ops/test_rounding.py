@@ -1,4 +1,4 @@
-"""The rules of round that read its error, "trust" and "fourier", against their papers' formulas written apart."""
+"""The rules "trust" and "fourier" of round, which read its error, against the formulas of their papers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _grad_x(f: Callable[[Tensor], Tensor], x: Tensor = X, grad: Tensor = GRAD) -
 @every_rule
 @pytest.mark.parametrize("decimals", [-2, -1, 1, 3])
 def test_decimals_are_other_steps(rule: str, decimals: int) -> None:
-    """A tenth of a step is a tenth of it, however long the step is."""
+    """The error is measured in steps, whatever `decimals` is."""
     positions = torch.tensor([0.0, 0.125, 0.3125, 0.46875, 7.125, -3.375], dtype=torch.float64)
     plain = _grad_x(partial(pg.round, rule=rule), positions, torch.ones(6))
     scaled = _grad_x(partial(pg.round, decimals=decimals, rule=rule), positions * 10.0**-decimals, torch.ones(6))

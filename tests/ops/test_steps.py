@@ -1,4 +1,4 @@
-"""sign, heaviside and abs: what a call computes, where a slope ends, and rules.custom(f), which is every rule's equal."""
+"""sign, heaviside and abs: what a call computes, where a slope ends, and rules.custom(f), which does all that other rules do."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_heaviside_is_torch_s_and_one_comparison_with_0_or_1(at_zero: float, cal
 
 @pytest.mark.program
 def test_compilers_and_other_tensors_meet_torch_s_own_heaviside() -> None:
-    """A subclass sees the function that was asked for, and so does who reads an error."""
+    """A subclass sees the function that the program called, and an error names it."""
     code: list[str] = []
 
     def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> torch.fx.GraphModule:
@@ -89,7 +89,7 @@ def test_compilers_and_other_tensors_meet_torch_s_own_heaviside() -> None:
 @pytest.mark.parametrize(("rule", "slope"), [("arctan", 1 / math.pi**2), ("fast_sigmoid", 1.0)])
 @pytest.mark.parametrize("scale", [1.0, 0.25])
 def test_a_slope_ends_where_squares_would_overflow(rule: str, slope: float, scale: float, dtype: torch.dtype) -> None:
-    """At an eighth of the root of the largest number: 0 from there on, and what the formula says just below."""
+    """The slope is 0 from an eighth of the root of the largest number on, and has the formula's value just below."""
     largest = torch.finfo(dtype).max
     end = torch.tensor(math.sqrt(largest) / 8 * scale, dtype=dtype)
     below = torch.nextafter(end, torch.zeros_like(end))
@@ -190,7 +190,7 @@ def test_a_rule_with_a_function_of_a_module_is_one_rule_and_is_pickled() -> None
 
 @pytest.mark.program
 def test_two_lambdas_of_one_name_do_not_collide() -> None:
-    """Every way finds its rule by name; these two have one qualified name."""
+    """Every way finds a function by its name, and these two functions have the same qualified name."""
     rules = {factor: pg.rules.custom(lambda x, factor=factor: torch.full_like(x, factor)) for factor in (2.0, 3.0)}
     assert rules[2.0] != rules[3.0]
     assert repr(rules[2.0]) != repr(rules[3.0])

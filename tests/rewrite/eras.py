@@ -45,7 +45,7 @@ def composites() -> Iterator[tuple[str, Any, tuple[Any, ...]]]:
 
 
 def _weighed(function: Any, *args: Any, **kwargs: Any) -> Any:
-    """What it gives for each x, or all of them; the latter as many times."""
+    """A loss of each x. A loss that is reduced to one number is repeated for each x."""
     return lambda *tensors: function(*tensors, *args, **kwargs).expand(8)
 
 
@@ -54,7 +54,7 @@ def _tensor(value: float | None) -> torch.Tensor | None:
 
 
 def gradients(function: Any, bounds: tuple[Any, ...]) -> list[list[float]]:
-    """To x, and to each tensor bound."""
+    """The gradients of x and of each tensor bound."""
     x = torch.tensor(VALUES, dtype=torch.float64, requires_grad=True)
     tensors = [x, *[bound for bound in bounds if isinstance(bound, torch.Tensor)]]
     grads = torch.autograd.grad(function(x, *bounds), tensors, torch.tensor(GRAD, dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""Rewritten calls that keep bits, and calls that were made before: the same gradients, reports and checkpoints as the first one."""
+"""Rewritten calls that keep bits, and calls like an earlier one: they have the gradients, reports and checkpoints of the first call."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ WAYS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def inputs(size: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
-    """Halves, so that many are at a bound, and a NaN; a learned min for all, a learned max for each."""
+    """x of halves, so that many are at a bound, and a NaN; one learned min for all x, and a learned max for each x."""
     x = (torch.randint(-4, 5, (size,), generator=torch.Generator().manual_seed(0)) / 2).to(dtype)
     x[3] = torch.nan
     return [x.requires_grad_(), torch.full((1,), -1.0, dtype=dtype).requires_grad_(), torch.ones(size, dtype=dtype)]
@@ -90,7 +90,7 @@ def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None
 def test_a_call_that_was_made_before_is_not_read_anew(
     way: str, context: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of its tensors asks for a gradient. Attributes are, and tensors that come in another order."""
+    """Whichever tensors ask for a gradient. Attributes are read each time, and so are tensors that come in another order."""
     tensors = inputs(size)
     own = Rewrite._anew
 
@@ -98,8 +98,8 @@ def test_a_call_that_was_made_before_is_not_read_anew(
         assert SPELLINGS.get(func) is None, "it is read anew"
         return own(self, func, args, kwargs)
 
-    is_alike = context == "inward" and way in ("fmin", "fmax")  # whose rule this is not
-    is_alike = is_alike or (way == "in place" and size == SMALL)  # which saves a copy of x
+    is_alike = context == "inward" and way in ("fmin", "fmax")  # they do not have this rule
+    is_alike = is_alike or (way == "in place" and size == SMALL)  # such a call saves a copy of x
     asking = [tensor for tensor in tensors[: 1 if "tensors" not in way else None] if tensor.requires_grad]
     with CONTEXTS[context]():
         for _ in range(3):
@@ -198,7 +198,7 @@ def test_bits_are_saved_from_4096_elements_on(way: str, context: str) -> None:
 @folded
 @pytest.mark.parametrize(("way", "context", "size"), every_pair(WAYS, CONTEXTS, [SMALL, LARGE]))
 def test_a_checkpoint_that_ends_in_a_call_that_was_made_before(context: str, way: str, size: int) -> None:
-    """Its forward runs again where the backward of that call asks for what it kept, and is rewritten there as it was before."""
+    """The forward runs again when the backward of the call needs its saved tensors, and is rewritten there as before."""
     x, low, high = inputs(LARGE)
 
     def block(x: Tensor) -> Tensor:
@@ -214,7 +214,7 @@ def test_a_checkpoint_that_ends_in_a_call_that_was_made_before(context: str, way
 
 @needs_native
 def test_where_torch_hides_its_checkpoints_no_bits_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There a recomputation runs under the contexts of the backward, and must keep what torch keeps."""
+    """On this torch a recomputation runs under the contexts of the backward, so it must save what torch saves."""
     monkeypatch.setattr(kernels.table, "checkpoint_frame", None)
     kernels.table._note_change()
     try:

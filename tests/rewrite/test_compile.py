@@ -1,4 +1,4 @@
-"""torch.compile under a rewriting: no graph break, the rule of the moment, nothing baked in."""
+"""torch.compile under a rewriting: no graph break, and each call has the rule of the context that is entered then."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_switching_on_and_off_switches(name: str) -> None:
 
 
 def test_a_parameter_is_a_constant_of_the_graph() -> None:
-    """As a number that changes it would become a symbol, which some torch versions take for a size of x."""
+    """A number that changes would become a symbol, which some torch versions take for a size of x."""
     taken: list[int] = []
 
     def backend(graph: Any, inputs: list[Any]) -> Any:
@@ -121,7 +121,7 @@ def test_a_parameter_is_a_constant_of_the_graph() -> None:
 @pytest.mark.parametrize("rule", ["inward", "pin"])
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_a_checkpoint_of_a_compiled_block_whose_backward_runs_elsewhere(reentrant: bool, rule: str) -> None:
-    """The recomputation runs other compiled code under other rules, and torch compares no more than shapes."""
+    """Under other rules the recomputation would run other compiled code, and torch compares only shapes."""
     plain = lambda x: torch.exp(torch.clamp(x * 1, -1.0, 1.0))  # noqa: E731
     f = compiled(plain)
     here = pin_edge("half") if rule == "pin" else override(clamp=rule)
@@ -214,7 +214,7 @@ EXTREMES = {
 @pytest.mark.program
 @pytest.mark.parametrize("name", EXTREMES)
 def test_minimum_and_maximum_with_a_constant_over_functorch(name: str) -> None:
-    """Which of the two is the constant shows in backward alone."""
+    """Only backward tells which of the two is the constant."""
     f, public, rule = EXTREMES[name]
     constant, x, w = (
         torch.tensor([-1.0, -1.0, 0.5, 1.0, 1.0]),

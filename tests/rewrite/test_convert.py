@@ -125,7 +125,7 @@ def test_compiled() -> None:
         ({"act": "inward", "body.0": "inward"}, TypeError, "convert: 'body.0' must be one of nn.ReLU, .*got 'Linear'"),
         ({"act": 3}, TypeError, "convert: the value for 'act' must be a rule, a module or a function, got 3"),
         ({"act": lambda old: 3}, TypeError, "convert: the function for 'act' must return a module, got 3"),
-        ("elastic", ValueError, "elastic"),  # which needs both bounds, and ReLU has one
+        ("elastic", ValueError, "elastic"),  # it needs both bounds, and ReLU has one
         (3, TypeError, "convert: mapping must be a rule, or a dictionary from modules to rules, got 3"),
         ({"act": nn.Softplus}, TypeError, r"be a rule, .*Softplus.* Make a module of the class: Softplus\(\)\."),
         ({3: "inward"}, ValueError, "convert: each key must match a module of the model, got 3"),
@@ -178,7 +178,7 @@ def test_a_conversion_names_its_modules_and_counts_them_where_they_are_many() ->
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_undone_in_any_order_each_takes_back_its_own(order: tuple[int, ...]) -> None:
-    """The conversions that stand decide; the slope at -1, where grad is 2, tells which."""
+    """The conversions that are not undone decide. The slope at -1, where grad is 2, tells which rule is in effect."""
     names, slopes = ("leaky", "identity", "zero"), (0.1, 1.0, 0.0)
     old = nn.Hardtanh(-0.5, 1.0)
     model = nn.Sequential(old)

@@ -33,7 +33,7 @@ from ..choices import folded
 
 # Outside, at, between and halfway the bounds and steps below.
 NUMBERS = [-7.0, -3.0, -2.5, -1.0, -0.75, -0.3, 0.0, 0.3, 0.5, 1.0, 1.5, 6.0]
-# What a function is called with, by what it calls its arguments: a few choices of each. A new name wants a line here.
+# A few values for each argument, by its name. A new name needs a line here.
 ARGUMENTS: dict[str, Sequence[Callable[[], Any]]] = {
     "input": [lambda: torch.tensor(NUMBERS)],
     "min": [lambda: -1.0, lambda: torch.full((12,), -1.0).requires_grad_()],
@@ -69,7 +69,7 @@ class Result(NamedTuple):
 
 
 class Way(NamedTuple):
-    """One function of torch with arguments that it takes, those behind the first by position or by name."""
+    """A function of torch with its arguments; those behind the first by position or by name."""
 
     name: str
     spelling: Spelling
@@ -136,7 +136,7 @@ def _built(choice: tuple[Callable[[], Any], ...]) -> list[Any]:
 
 
 def _outcome(way: Way) -> Result | str:
-    """Torch's own, or what it says where it refuses the call."""
+    """Torch's own results, or the text of its error."""
     try:
         return way.run()
     except (RuntimeError, TypeError, ValueError) as error:
@@ -144,7 +144,7 @@ def _outcome(way: Way) -> Result | str:
 
 
 def rules_of(switch: str) -> Iterator[RuleLike]:
-    """Each of them, and one with parameters that are not its defaults."""
+    """Each rule, and one rule with parameters other than its defaults."""
     for name, row in OPS[SWITCHES[switch]].rules.items():
         if name == "custom":
             yield rules.custom(_bell)
@@ -159,7 +159,7 @@ def _bell(x: Tensor) -> Tensor:
 
 
 def contexts_of(switch: str) -> Iterator[tuple[Rewriting, Replacement]]:
-    """What a user enters, and what it asks for."""
+    """A context that a user enters, and the rule that it asks for."""
     if switch == EDGE:
         entered = [pg.pin_edge(edge) for edge in ("closed", "open", "half", *ERAS)]
     else:
@@ -169,7 +169,7 @@ def contexts_of(switch: str) -> Iterator[tuple[Rewriting, Replacement]]:
 
 
 def run_primitives(replacement: Replacement) -> StandsIn:
-    """Torch's values with the gradients that the formula of what stands in gives; torch's own where nothing does."""
+    """Torch's values, with the gradients by the formula of the primitive that stands in; torch's own if none does."""
 
     def stands_in(spelling: Spelling, function: Any, arguments: list[Any]) -> Any:
         read = spelling.read(tuple(arguments), {})
@@ -201,7 +201,7 @@ class ByFormula(torch.autograd.Function):
 def check(form: Form, switch: str, has_all: bool = False) -> int:
     """One function of the row under every rule of the switch, some or all other calls under one of them; returns how many calls."""
     calls, ways = 0, ways_of(form)
-    step = 1 if has_all else len(ways) // 16 | 1  # an odd one meets every choice of each argument
+    step = 1 if has_all else len(ways) // 16 | 1  # an odd step meets every choice of each argument
     for at, (way, plain) in enumerate(ways[::step]):
         contexts = list(contexts_of(switch))
         for context, replacement in contexts if at == 0 else [contexts[at % len(contexts)]]:
@@ -213,7 +213,7 @@ def check(form: Form, switch: str, has_all: bool = False) -> int:
 
 
 def _assert_same(label: str, result: Result, plain: Result, wanted: Result) -> None:
-    """The values of torch, and the gradients that are wanted."""
+    """Check that the values are torch's and the gradients are the wanted ones."""
     assert all(map(torch.equal, result.values, plain.values)), label
     for mine, theirs in zip(result.gradients, wanted.gradients, strict=True):
         assert (mine is None) == (theirs is None), label
@@ -237,7 +237,7 @@ def test_every_spelling_under_every_rule(form: Form, switch: str, pytestconfig: 
 
 @pytest.mark.parametrize("kind", torch_forms.MODULES, ids=lambda kind: kind.__name__)
 def test_every_module_under_every_rule(kind: type[torch.nn.Module]) -> None:
-    """Under override as its function is; under convert the same gradient, where convert takes the rule."""
+    """A module is rewritten under override as its function is. convert gives it the same gradient, if it takes the rule."""
     form = torch_forms.MODULES[kind]
     x = torch.tensor(NUMBERS, requires_grad=True)
     grad = torch.arange(12) % 3 - 1.25

@@ -29,7 +29,7 @@ def _at_the_ends(scale: Tensor, zero_point: Tensor, grid: tuple[int, int], dtype
 
 
 def _gradients(x: Tensor, f: Callable[..., Tensor], arguments: tuple[object, ...]) -> tuple[Tensor, Tensor]:
-    """The stand-in's and torch's own, for grads of both signs."""
+    """The gradients of the stand-in and torch's own, for grads of both signs."""
     grad = torch.where(torch.rand(x.shape) < 0.5, -2.0, 3.0).to(x.dtype)
     x = x.clone().requires_grad_()
     (theirs,) = torch.autograd.grad(f(x, *arguments), x, grad)
@@ -65,7 +65,7 @@ def test_per_channel(kind: torch.dtype, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("kind", [None, torch.int32, torch.int64, torch.float32], ids=str)
 def test_per_tensor(kind: torch.dtype | None, dtype: torch.dtype) -> None:
-    """Numbers, and tensors of which torch reads the scale as float32 and cuts a zero point off."""
+    """Numbers and tensors: torch reads a tensor scale as float32, and cuts a tensor zero point off to an integer."""
     for case in range(CASES):
         low, high = grid = GRIDS[case % 4]
         if high > 2**24 and not torch_counts_in_float32():

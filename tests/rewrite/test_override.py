@@ -1,4 +1,4 @@
-"""override: torch's errors stay torch's, a call that cannot be rewritten keeps torch's rule and is said, families of other functions."""
+"""override: torch raises its own errors; a call that cannot be rewritten keeps torch's rule and is reported; families of functions."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_a_rule_of_rounding_to_the_nearest_leaves_the_others_to_torch_and_says_s
 def test_the_extreme_of_a_tensor_that_learns_and_a_constant_is_a_clamp(
     f: Callable[..., Tensor], learning: tuple[bool, bool]
 ) -> None:
-    """Of two that learn each is the bound of the other; a rule for x would take from both what they share."""
+    """If both tensors learn, each is the bound of the other, and a rule for x would change the gradient of both."""
     tensors = [
         torch.tensor(values, requires_grad=learns)
         for values, learns in zip(([-2.0, 0.5, 1.0, 3.0], [-1.0, 0.5, 2.0, 1.0]), learning, strict=True)
@@ -234,7 +234,7 @@ def test_hardsigmoid_has_two_switches_and_its_own_counts_first() -> None:
 
 @pytest.mark.parametrize("ends_outside", [True, False])
 def test_a_checkpoint_counts_what_torch_saves(ends_outside: bool) -> None:
-    """torch saves nothing for sign and round; ours keeps x for sign, out of the checkpoint's sight."""
+    """torch saves nothing for sign and round. Ours saves x for sign, but not as a tensor that the checkpoint compares."""
 
     def f(x: Tensor) -> Tensor:
         return torch.sign(torch.round(x * 2) * 0.25) * 3

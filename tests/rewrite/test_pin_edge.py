@@ -41,7 +41,7 @@ def forced(edge: str, elsewhere: str) -> Rewriting:
 @folded
 @pytest.mark.parametrize(("name", "era", "least"), every_pair([*CASES, *COMPOSITES], ERAS, [0, 1 << 62]))
 def test_an_era_is_that_torchs_own_gradient(name: str, era: str, least: int) -> None:
-    """Also where the pin names the installed era, and rewrites all the same; from the second call on nothing is read anew."""
+    """Also if the pin names the installed era and has to rewrite. From the second call on the call is not read again."""
     case = {**CASES, **COMPOSITES}[name]
     with bits.save_bits_from(least), forced(era, "") as context:
         for _ in range(3):

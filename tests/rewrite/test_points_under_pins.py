@@ -38,12 +38,12 @@ def _left(era: str, is_compiled: bool) -> set[str]:
 
 @functools.cache
 def own_outcomes() -> dict[str, Outcome | None]:
-    """Of the installed torch, without a pin."""
+    """The outcomes of the installed torch without a pin."""
     return {id: measure(point, EAGER) for id, point in POINTS.items()}
 
 
 def _wanted(era: str) -> dict[str, Outcome]:
-    """Where the last version of the era has a gradient, and the installed torch, too."""
+    """The points at which the last version of the era and the installed torch have a gradient."""
     outcomes = {}
     for id, here in own_outcomes().items():
         wanted = POINTS[id].outcome("torch", LAST[era])

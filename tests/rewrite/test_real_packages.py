@@ -55,7 +55,7 @@ class Masked(torch.autograd.Function):
 
 
 def losses() -> str:
-    """Of the example's first steps, exactly; as text, because NaN is to equal NaN."""
+    """The losses of the example's first steps, exactly; as text, so that NaN equals NaN."""
     measured()
     from torchao_int2 import train
 
@@ -63,7 +63,7 @@ def losses() -> str:
 
 
 def losses_of_the_era(era: str) -> str:
-    """Without pseudograd: torchao's clamps between two numbers are ours."""
+    """Replace torchao's clamps between two numbers, without pseudograd."""
     plain = torch.clamp
 
     def clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
@@ -104,7 +104,7 @@ def test_kornia_has_the_gradient_of_the_era(era: str | None) -> None:
 
 
 def test_a_scorer_that_starts_with_zeros_trains_under_the_pin_as_before_torch_2_14() -> None:
-    """The README shows the figures; the example is the story, and a fifth of its steps tell it."""
+    """The README shows the figures of the example. Here it runs a fifth of its steps."""
     module = measured()
     for version in FIGURES.values():
         assert [version[era] for era in ERAS] == [OF_ERA[era] for era in ERAS]

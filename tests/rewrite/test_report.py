@@ -1,4 +1,4 @@
-"""report(): what was rewritten and where, and what was sites and could not be. And rules chosen by site."""
+"""report(): the calls that were rewritten, with their lines, and those that could not be. And rules chosen by site."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_torchscript_is_missed_and_named(last: str) -> None:
 
 
 def test_a_call_outside_the_context_is_not_missed() -> None:
-    """Neither before it nor between two entries of one context."""
+    """No call before the context, nor between two entries of one context, is in the report."""
     context = override(clamp="inward")
     for _ in range(2):
         y = torch.clamp(leaf(), -1, 1) * 1
@@ -180,7 +180,7 @@ def test_a_site_tells_line_module_and_bounds() -> None:
 
 
 def test_a_site_under_a_transform_knows_its_bound() -> None:
-    """What a transform has wrapped is x."""
+    """The tensor that a transform has wrapped is x."""
     sites: list[Site] = []
     zeros = torch.zeros(3)
 

@@ -58,7 +58,7 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor]], Tensor]] = {
 def test_a_transform_sees_the_rule(name: str, transform: str, rule: str) -> None:
     spelling, public = PAIRS[name]
     if transform == "hessian" and rule == "inward":
-        return  # it goes through forward mode, which a rule that reads grad has not
+        return  # it goes through forward mode, which no rule that reads grad has
     wanted = TRANSFORMS[transform](lambda x: public(x, rule))
     with override(clamp=rule, relu=rule) as context:
         assert torch.equal(TRANSFORMS[transform](spelling), wanted)

@@ -1,4 +1,4 @@
-"""What hides an op of the table is written out, or says that it is not reached: held against what was known on every torch."""
+"""A function that hides an op of the table is written out, or the report says that the op is not reached: compared with a list."""
 
 from __future__ import annotations
 
