@@ -291,7 +291,7 @@ def test_nothing_of_a_diagnosis_is_called_without_a_guard() -> None:
             finally:
                 sys.settrace(before)
     depths = {"Recorder.on_backward", "Recorder._end", "_InBackward.__torch_function__", "Rest.end"}
-    others = {"Leaves._remember", "Recorder._hook_of", "<lambda>", "_recompute_as_before", "_on_dynamo"}
+    others = {"Leaves._remember", "Together.hook_of", "<lambda>", "_recompute_as_before", "_on_dynamo"}
     assert bare <= depths | others
 
 
@@ -310,7 +310,7 @@ def test_a_watcher_that_fails_leaves_our_ops_alone(monkeypatch: pytest.MonkeyPat
     assert d.errors[0].endswith("2 times")
 
 
-@pytest.mark.parametrize("method", ["before_call", "after_call", "_ran", "_begin", "_end_step"])
+@pytest.mark.parametrize("method", ["before_call", "after_call", "count_now", "_begin", "_end_step"])
 def test_what_a_handler_of_a_signal_raises_reaches_the_program(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def expire(number: int, frame: FrameType | None) -> None:
         raise TimeoutError("the program waits no longer")
@@ -322,7 +322,7 @@ def test_what_a_handler_of_a_signal_raises_reaches_the_program(method: str, monk
         signal.raise_signal(signal.SIGALRM)
         return whole(*args)
 
-    decorate = {"_ran": harmless.quiet, "_begin": harmless.harmless, "_end_step": harmless.harmless}.get(method)
+    decorate = {"count_now": harmless.quiet, "_begin": harmless.harmless, "_end_step": harmless.harmless}.get(method)
     monkeypatch.setattr(Recorder, method, interrupted if decorate is None else decorate("a hook")(interrupted))
     known = signal.signal(signal.SIGALRM, expire)
     try:

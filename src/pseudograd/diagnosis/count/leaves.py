@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 from ...listen import nodes
 from ...listen.frames import Location
 from ...listen.harmless import harmless, quietly
-from ...listen.nodes import Edges, GraphNode
+from ...listen.nodes import GraphNode
 from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
 from .leaf import Entries, Leaf, is_recorded
 from .names import Names, tops_of, unwrapped
@@ -308,38 +308,41 @@ class Leaves:
         key: the key of the metadata in which the sets are looked up and written; None: they are not.
         """
         upstream_of: dict[Any, int] = {None: 0}
-        bits, is_special = self._bits, self._is_special
-        edges_of: dict[Any, Edges] = {}
-        stack: list[Any] = [*starts]
+        bits, is_special, is_known = self._bits, self._is_special, upstream_of.get
+        stack: list[Any] = [*starts]  # nodes to visit; a node with its edges is behind the nodes that these lead to
         while stack:
-            node = stack[-1]
-            if node in upstream_of:
-                stack.pop()
-                continue
-            edges = edges_of.get(node)
-            if edges is None:
-                edges_of[node] = edges = node.next_functions
-                ahead: list[GraphNode] = []
+            node = stack.pop()
+            upstream = 0
+            if type(node) is tuple:
+                node, edges = node
                 for other, _ in edges:
-                    if other in upstream_of:
-                        continue
-                    if (
-                        type(other) is accumulates
-                        and (known := bits.get(id(tensor := other.variable)))
-                        and known[0]() is tensor
-                    ):
-                        upstream_of[other] = 1 << known[1]
-                    elif key is not None and (known_set := other.metadata.get(key)) is not None:
-                        upstream_of[other] = known_set
-                    else:
-                        ahead.append(other)
-                if ahead:
+                    upstream |= upstream_of[other]
+            elif node in upstream_of:
+                continue
+            else:
+                edges, ahead = node.next_functions, None
+                for other, _ in edges:
+                    leaves = is_known(other)
+                    if leaves is None:
+                        if (
+                            type(other) is accumulates
+                            and (known := bits.get(id(tensor := other.variable)))
+                            and known[0]() is tensor
+                        ):
+                            leaves = upstream_of[other] = 1 << known[1]
+                        elif key is not None and (leaves := other.metadata.get(key)) is not None:
+                            upstream_of[other] = leaves
+                        elif ahead is None:
+                            ahead = [other]
+                            continue
+                        else:
+                            ahead.append(other)
+                            continue
+                    upstream |= leaves
+                if ahead is not None:
+                    stack.append((node, edges))
                     stack += ahead[::-1]
                     continue
-            stack.pop()
-            upstream = 0
-            for other, _ in edges:
-                upstream |= upstream_of[other]
             kind = type(node)
             if is_special.get(kind, True):
                 upstream = self._upstream_of_special(node, upstream, upstream_of)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+from bisect import bisect_right
 from cmath import isfinite
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -20,10 +21,9 @@ from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import unserializable_hook
 
 from ...formula import our_formulas
-from ...kernels.native.counts import are_finite
 from ...listen import frames, hooks, nodes
 from ...listen.frames import NOWHERE, Location
-from ...listen.harmless import Errors, harmless, note, quiet, quietly, unheard
+from ...listen.harmless import Errors, harmless, quiet, quietly, unheard
 from ...listen.listener import Listener, Subscriber, push_in_backward, take_off
 from ...listen.nodes import GraphNode
 from ...torch_table.forms import SPELLINGS
@@ -44,10 +44,11 @@ from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
 from .norms import Losses
 from .optimisers import Optimisers
+from .together import Together
 
 if TYPE_CHECKING:
     from .nonfinite import Nonfinite
-    from .tally import Tally, Waiting
+    from .tally import Tally
     from .values import Clamps, Values
     from .whatif import WhatIfMeter
     from .zeros import Zeros
@@ -60,8 +61,7 @@ _HAND_ON = (
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 # A product of the first step may exceed the range of its dtype, and no later step shows its line: its node is noted there.
 _PASSING_AT_FIRST = frozenset(name for name in _PASSING if name[:2] != "Mm" and name[:3] != "Bmm")
-_MOST_WAITING = 60  # calls of nodes that are counted together
-_MANY = 24  # nodes of one call: more of them get their hooks when a backward reaches them
+_MANY = 8  # nodes of one call: more of them get their hooks when a backward reaches them
 LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
 _LINEAR = torch.nn.functional.linear
 _IN_C = (type(torch.relu), type(Tensor.relu))  # classes of functions that call no code of the program
@@ -95,9 +95,11 @@ class _Local(threading.local):
 class _PutOff:
     """A call that made many nodes, with numbers from `start` on, which get their hooks when a backward reaches them."""
 
-    def __init__(self, location: Location, function: Function, start: int, end: int) -> None:
+    def __init__(
+        self, location: Location, function: Function, start: int, end: int, tallies: dict[type, Tally]
+    ) -> None:
         self.location, self.function, self.start, self.end = location, function, start, end
-        self.tallies: dict[type, Tally] = {}  # by the class of a node: for speed alone
+        self.tallies = tallies  # of this function at this location, by the class of a node: for speed alone
 
 
 class Recorder(Subscriber):
@@ -139,9 +141,9 @@ class Recorder(Subscriber):
         self.asking: WhatIfMeter | None = None
         self.after_backward: Callable[[int, Tensor | None], None] | None = None
         self._local = _Local()
-        self.waiting: list[Waiting] = []  # calls of nodes, in their order
+        self.together = Together(self)
         self._passing: set[type] = set()  # classes of nodes of which all hand on: for speed alone
-        self._may_wait = False  # may more of them wait? Never outside a backward
+        self._late: dict[tuple[Location, Function], dict[type, Tally]] = {}  # of calls that are put off
         self._ends: set[type] = set()  # classes of nodes that made the results of such calls: for speed alone
         self._is_incomplete = False  # was something of the program not heard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
@@ -225,7 +227,7 @@ class Recorder(Subscriber):
         node.metadata[self.key] = tally
         if not is_passing:
             if tally.hook is None:
-                tally.hook = self._hook_of(tally)
+                tally.hook = self.together.hook_of(tally)
             node.register_hook(tally.hook)
 
     def _is_module_hook(self, node: GraphNode) -> bool:
@@ -264,34 +266,9 @@ class Recorder(Subscriber):
         tally: Tally | None = node.metadata.get(self.key)
         return tally
 
-    def _hook_of(self, tally: Tally) -> Callable[[Gradients, Gradients], None]:
-        """The hook of all nodes of a tally. Few gradients are kept here, as nothing may change them until a call of torch is heard; but
-        where something leaves that is not finite, the node is looked at as long as it has its saved values.
-        """
-        waiting, may_break = self.waiting, self.is_full and tally.may_break
-
-        def ran(leaving: Gradients, arriving: Gradients) -> None:
-            try:
-                if not (tally.may_wait and self._may_wait) or unheard.depth:
-                    self._ran(tally, leaving, arriving)
-                elif may_break and not _are_finite(leaving):
-                    self._flush()
-                    self._ran(tally, leaving, arriving)
-                else:
-                    waiting.append((tally, leaving, arriving, current_node()))
-                    if len(waiting) >= _MOST_WAITING:
-                        self._flush()
-            except Exception as error:
-                note("the gradients at a node", error, self)
-
-        return ran
-
     def _flush(self) -> None:
         """Count the calls that wait."""
-        calls = self.waiting[:]
-        self.waiting.clear()  # also where nothing is counted any more
-        if calls:
-            self._count_together(calls)
+        self.together.count()
         if self.leaves.ledgers:
             self._flush_devices()
 
@@ -302,7 +279,7 @@ class Recorder(Subscriber):
 
     def _let_wait(self, may_wait: bool) -> None:
         """May more calls wait?"""
-        self._may_wait = may_wait
+        self.together.may_wait = may_wait
         for ledger in self.leaves.ledgers.values():
             ledger.may_wait = may_wait
 
@@ -311,16 +288,10 @@ class Recorder(Subscriber):
         """Is something of this backward not counted yet?"""
         ledgers = self.leaves.ledgers
         has_calls = bool(ledgers) and any(ledger.waiting for ledger in ledgers.values())
-        return bool(self.arrivals.expected or self.waiting) or has_calls
+        return bool(self.arrivals.expected or self.together.calls) or has_calls
 
     @quiet("the gradients at a node")
-    def _count_together(self, calls: list[Waiting]) -> None:
-        from .tally import count_together
-
-        count_together(calls, self.is_full, self.leaves)
-
-    @quiet("the gradients at a node")
-    def _ran(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
+    def count_now(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
         """A node ran in a backward."""
         is_first = not tally.calls
         if self.is_full and tally.breaks(leaving):
@@ -484,31 +455,35 @@ class Recorder(Subscriber):
         ends = nodes.nodes_of(result)
         if not ends or self._local.thread.backwards or transforms_are_active() or families_left_to_torch():
             return False
-        call = _PutOff(self._local.thread.location or self.locations.here(3), function, before, after)
+        location = self._local.thread.location or self.locations.here(3)
+        tallies = self._late.setdefault((location, function), {})
+        call = _PutOff(location, function, before, after, tallies)
         for node in ends:
             node.metadata[self._many] = call
             self._ends.add(type(node))
         return True
 
-    def _attach_to_old(self, node: GraphNode, calls: Iterable[_PutOff]) -> None:
-        """Attach a hook to a node that has none: it was made in a call that was put off, in another thread, or before the context."""
+    def _attach_to_old(self, node: GraphNode, calls: Sequence[_PutOff]) -> _PutOff | None:
+        """Attach a hook to a node that has none: it was made in a call that was put off, in another thread, or before the context.
+
+        calls: put off, in their order. Returns the call that made the node.
+        """
         number, kind = number_of(node), type(node)
-        for call in calls:
-            if call.start <= number < call.end:
-                tally = call.tallies.get(kind)
-                if tally is not None and tally.hook is not None:
-                    node.metadata[self.key] = tally
-                    node.register_hook(tally.hook)
-                    return
-                local = self._local.thread
-                running, local.function = local.function, call.function
-                self._attach(node, call.location, is_late=True)
-                local.function, tally = running, self.tally_of(node)
-                if tally is not None and nodes.has_one_name(kind):
-                    call.tallies[kind] = tally
-                return
-        if not self._is_incomplete:
-            self._attach(node, NOWHERE)
+        place = bisect_right(calls, number, key=lambda call: call.start) - 1
+        call = calls[place] if place >= 0 and number < calls[place].end else None
+        if call is None:
+            if not self._is_incomplete:
+                self._attach(node, NOWHERE)
+        elif kind in call.tallies:
+            self._attach_hook(node, call.tallies[kind])
+        else:
+            local = self._local.thread
+            running, local.function = local.function, call.function
+            self._attach(node, call.location, is_late=True)
+            local.function, tally = running, self.tally_of(node)
+            if tally is not None and tally.hook is not None and nodes.has_one_name(kind):
+                call.tallies[kind] = tally
+        return call
 
     @harmless("a custom Function")
     def on_function(self, result: object) -> None:
@@ -603,10 +578,20 @@ class Recorder(Subscriber):
         many, kinds, calls = self._many, self._ends, list[_PutOff]()
         if kinds:
             calls = [node.metadata.pop(many) for node in behind if type(node) in kinds and many in node.metadata]
+            calls.sort(key=lambda call: call.start)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
         key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing
+        late: dict[type, Tally] = {}  # of the call put off that the last node was made in
+        first = end = 0  # the numbers of its nodes
         for node, upstream in behind.items():
-            if type(node) in passing:
+            kind = type(node)
+            if kind in passing:
+                continue
+            if kind in late and first <= number_of(node) < end:  # for speed alone
+                metadata = node.metadata
+                metadata[upstream_key] = upstream
+                if key not in metadata:
+                    self._attach_hook(node, late[kind])
                 continue
             name = name_of(node)
             if name == nodes.LEAF:
@@ -619,11 +604,13 @@ class Recorder(Subscriber):
                 if name == _MODULE_HOOK:
                     self._attach_last(node)
                 if key not in metadata:
-                    self._attach_to_old(node, calls)
+                    call = self._attach_to_old(node, calls)
+                    if call is not None and not suspects:
+                        late, first, end = call.tallies, call.start, call.end
                 if suspects and upstream & suspects and self.zeros.begin(node):
                     node.register_hook(self._look_for_zeros)
-            elif nodes.has_one_name(type(node)):
-                self._passing.add(type(node))
+            elif nodes.has_one_name(kind):
+                self._passing.add(kind)
         return list(behind)
 
     def _note_inputs(self, inputs: Roots | None) -> None:
@@ -745,11 +732,6 @@ class Recorder(Subscriber):
 def _is_looked_at(backward: int) -> bool:
     """Is it looked up in this backward where entries lose their gradient? In the third, and in ever fewer later ones: 8, 32, 128."""
     return backward == 3 or (backward > 3 and not backward & (backward - 1) and not backward.bit_length() & 1)
-
-
-def _are_finite(leaving: Gradients) -> bool:
-    with without_torch_function():
-        return are_finite(leaving)
 
 
 class _InBackward(Listener):

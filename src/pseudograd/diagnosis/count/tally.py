@@ -7,6 +7,7 @@ import math
 import re
 import threading
 from cmath import isfinite
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -143,6 +144,11 @@ class Tally:
         return False
 
     @property
+    def plain_sums(self) -> Tensor | None:
+        """What the kernel adds usual calls to; None where another way counts them."""
+        return self.usual.plain if isinstance(self.usual, kernel.Sums) else None
+
+    @property
     def within(self) -> str | None:
         """The function of torch that made the last node, if no override reaches the op inside it."""
         form, calling = torch_forms.form_of_node(self.op), self.calling
@@ -163,7 +169,9 @@ class Tally:
             with _lock:
                 cut = self.usual.add_plain(arriving, leaving)
             if cut is not None:
-                self.note_usual(arriving[0], (ran or current_node()) if is_full else None, leaves)
+                self.note_usual(arriving[0])
+                if is_full:
+                    self.leaves |= leaves.upstream(ran or current_node())
                 return True
         if is_full and self.op == OWN_NODE:
             self._look_at_window(leaving, leaves)
@@ -237,16 +245,13 @@ class Tally:
 
             self.ends_behind = ends_behind(node, grad)
 
-    def note_usual(self, grad: Tensor | None, node: GraphNode | None, leaves: Leaves) -> None:
-        """A usual call was counted. node: add the leaves upstream of it."""
-        self.calls += 1
+    def note_usual(self, grad: Tensor | None, calls: int = 1) -> None:
+        """Usual calls were counted. grad: what arrived in the last of them."""
+        self.calls += calls
         if grad is None or grad.numel() > _SMALL or grad.dtype is torch.float16:  # float16 overflows soon
             self.may_wait = False
         elif not self.may_wait:
             self.may_wait = grad.is_cpu and kernel.can_add_together()
-        if node is not None:
-            known = node.metadata.get(leaves.key)
-            self.leaves |= leaves.upstream(node) if known is None else known
 
     def count_hook(self, leaving: Tensor, arriving: Tensor, is_full: bool, upstream: int) -> None:
         """Count a call of a hook of the program."""
@@ -344,24 +349,28 @@ Waiting = tuple[Tally, Leaving, Leaving, GraphNode | None]  # a call: what left,
 
 
 def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> None:
-    """Count usual calls in the order in which their nodes ran."""
+    """Count usual calls."""
     grads: list[Any] = []
-    sums: list[Tensor] = []
+    sums: list[Any] = []
     for tally, leaving, arriving, _ in calls:
-        left = [grad for grad in leaving if grad is not None]
-        if 0 < len(left) < 3 and len(arriving) == 1 and isinstance(tally.usual, kernel.Sums):
-            grads += arriving[0], left[0], left[-1]
-            sums.append(tally.usual.plain)
-    missed: Sequence[int] = range(len(calls))
-    if len(sums) == len(calls):
-        with _lock:
-            missed = kernel.add_together(grads, sums, is_full)
-    for number, (tally, leaving, arriving, node) in enumerate(calls):
-        if missed and number in missed:
-            tally.count(leaving, arriving, is_full, leaves, node)
-            tally.may_wait = False
-        else:
-            tally.note_usual(arriving[0], node if is_full else None, leaves)
+        left = leaving if len(leaving) == 1 else [grad for grad in leaving if grad is not None]
+        is_served = len(arriving) == 1 and 0 < len(left) < 3
+        grads += (arriving[0], left[0], left[-1]) if is_served else (None, None, None)
+        sums.append(tally.plain_sums)
+    with _lock:
+        missed = kernel.add_together(grads, sums, is_full)
+    for number in missed:
+        tally, leaving, arriving, node = calls[number]
+        tally.count(leaving, arriving, is_full, leaves, node)
+        tally.may_wait = False
+    counted = [call for number, call in enumerate(calls) if number not in missed] if missed else calls
+    last = {tally: arriving[0] for tally, _, arriving, _ in counted}
+    for tally, number in Counter([call[0] for call in counted]).items():
+        tally.note_usual(last[tally], number)
+    key = leaves.key
+    for tally, _, _, node in counted if is_full else ():
+        known = None if node is None else node.metadata.get(key)
+        tally.leaves |= leaves.upstream(node) if known is None else known
 
 
 # --- an op in place on a view: autograd makes one node for it, of the whole base --------------------------------------
