@@ -177,7 +177,7 @@ def diagnosis(name: str, rounds: int) -> list[str]:
 
 
 HEADS = (
-    "| training | held behind forward MiB, peak MiB, ms a step | `convert`: held, peak, time | `override`: the same | an empty mode |",
+    "| training | MiB kept after forward, peak MiB, ms a step | `convert`: kept, peak, time | `override`: the same | an empty mode |",
     "|---|---:|---:|---:|---:|",
     "| network | `detail` | ms a step | x plain | kernels and copies started | x plain | waits |",
     "|---|---|---:|---:|---:|---:|---:|",

@@ -118,7 +118,7 @@ def _finding(rows: World) -> str:
         also += " This loss is defined outside the range too. Many losses and models are not: they need the clamp."
     return (
         "The optimiser Adam changed a photo into a flower, a picture with more contrast than a screen can show, and then back. "
-        "How alike result and photo are is measured in dB, as a peak signal-to-noise ratio: the higher, the more alike. "
+        "The likeness of result and photo is in dB (peak signal-to-noise ratio): the higher, the more alike. "
         f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.0f} dB). "
         f"These runs differ only in the backward rule of the clamp.{also}"
     )
