@@ -2,7 +2,7 @@
 
     python benchmarks/steps_on_cuda.py [--write]      --write: the tables into docs/speed_on_cuda.md
 
-Networks of transformers and torchvision, which must be installed. Time of a step, memory held behind the forward pass, peak of a step;
+Networks of transformers and torchvision, which must be installed. Time of a step, memory kept after the forward pass, peak of a step;
 of a diagnosis also the kernels started and the waits for the device in one step.
 """
 
@@ -98,7 +98,7 @@ def _milliseconds(step: Step, steps: int) -> float:
 
 
 def _memory(step: Step) -> tuple[float, float]:
-    """MiB held behind forward, and the peak of a step."""
+    """MiB kept after forward, and the peak of a step."""
     held.clear()
     torch.cuda.reset_peak_memory_stats()
     step()
