@@ -244,7 +244,7 @@ def test_the_missing_entries_are_counted_over_all_gradients(monkeypatch: pytest.
     entries = leaf.Entries(True)
     for row in range(3):
         grad = torch.zeros(4, 2)
-        assert entries.moved == (row > 0)
+        assert entries.had_gradient == (row > 0)
         grad[row] = 1
         entries.add(grad)
     missing = entries.missing()
@@ -252,7 +252,7 @@ def test_the_missing_entries_are_counted_over_all_gradients(monkeypatch: pytest.
     assert missing[2:] == (4, 1)
     assert missing[:2] == ((4, 1) if by_row == 4 else (8, 2))
     entries.settle()  # the parameter is gone
-    assert (entries.missing(), entries.moved) == (missing, True)
+    assert (entries.missing(), entries.had_gradient) == (missing, True)
 
 
 def test_a_mask_is_dropped_when_every_entry_had_a_gradient() -> None:
@@ -260,7 +260,7 @@ def test_a_mask_is_dropped_when_every_entry_had_a_gradient() -> None:
     entries.add(torch.tensor([1.0, 0.0]))
     assert entries.missing() is not None
     entries.add(torch.tensor([0.0, torch.nan]))
-    assert (entries.missing(), entries.moved, entries.is_complete, entries._mask) == (None, True, True, None)
+    assert (entries.missing(), entries.had_gradient, entries.is_complete, entries._mask) == (None, True, True, None)
 
 
 def test_leaves_have_run_if_their_modules_ran() -> None:

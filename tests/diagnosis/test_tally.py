@@ -341,7 +341,7 @@ def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
     entries.add(torch.tensor([[1.0, -2.0], [torch.inf, torch.nan]]))
     assert entries.is_complete
     assert entries.bytes_of(torch.ones(2, 2)) is None
-    assert (entries.missing(), entries.moved) == (None, True)
+    assert (entries.missing(), entries.had_gradient) == (None, True)
 
 
 def test_a_tensor_whose_memory_was_freed_has_no_numbers() -> None:

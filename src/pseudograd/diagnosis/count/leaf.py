@@ -50,7 +50,7 @@ class Entries:
         self.looks = 0
         self.is_complete = False
         self._is_detailed = is_detailed
-        self._moved: Flag = False  # did any gradient differ from 0?
+        self._had_gradient: Flag = False  # did any gradient differ from 0?
         self._mask: Tensor | None = None
         self._counts_rows = False  # one entry for each row
         self._had: int | None = None  # the number of entries in the mask, if it was read since the last gradient
@@ -63,8 +63,8 @@ class Entries:
         self._had = None
         grad, mask = local(grad), self._mask
         if grad.layout is not torch.strided or not self._is_detailed:
-            if self._moved is not True:
-                self._moved = self._moved | moves(grad)
+            if self._had_gradient is not True:
+                self._had_gradient = self._had_gradient | is_nonzero(grad)
         elif mask is None:
             self._begin(grad)
         elif mask.shape == grad.shape or mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):
@@ -95,7 +95,7 @@ class Entries:
     def note_had(self, had: int) -> None:
         """had: the number of entries that ever had a gradient, read from the mask."""
         self._had = had
-        self._moved = self._moved or had > 0
+        self._had_gradient = self._had_gradient or had > 0
         if self._mask is not None and had == self._mask.numel():
             self.drop()
 
@@ -107,7 +107,7 @@ class Entries:
 
     def drop(self) -> None:
         """Count the tensor as complete: some gradient arrived, and nothing more can be known."""
-        self._moved, self._mask, self._missing, self.is_complete = True, None, None, True
+        self._had_gradient, self._mask, self._missing, self.is_complete = True, None, None, True
 
     def _begin(self, grad: Tensor) -> None:
         count = int(torch.count_nonzero(grad)) if grad.is_cpu else None
@@ -123,13 +123,13 @@ class Entries:
     def settle(self) -> None:
         """Reduce the mask of a parameter that is gone to counts, unless that would wait for a device."""
         if self._mask is not None and self._mask.is_cpu:
-            self._moved, self._missing, self._mask = self.moved, self.missing(), None
+            self._had_gradient, self._missing, self._mask = self.had_gradient, self.missing(), None
             self.is_complete = True
 
     @property
-    def moved(self) -> bool:
+    def had_gradient(self) -> bool:
         """Did any entry get a gradient? Waits for the device."""
-        return self._moved is True or bool(self._moved if self._mask is None else self._mask.any())
+        return self._had_gradient is True or bool(self._had_gradient if self._mask is None else self._mask.any())
 
     @property
     def mask(self) -> Tensor | None:
@@ -171,9 +171,9 @@ class Leaf:
         self.entries = Entries(self.is_parameter)
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
-        self.whole_moved: Flag = False  # did the whole parameter get a gradient other than 0?
+        self.whole_had_gradient: Flag = False  # did the whole parameter get a gradient other than 0?
         # Did the last gradient differ from 0? Followed until a step of an optimiser saw a gradient.
-        self.last_moved: Flag | None = None
+        self.last_was_nonzero: Flag | None = None
         self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
         self.is_in_optimizer = False  # does an optimiser that took a step have it?
         self.is_stepped = False  # was there a step with a rate other than 0?
@@ -184,7 +184,9 @@ class Leaf:
         self.step_saw_gradient: Flag = False  # did an optimiser see a gradient other than 0?
         self.step_missed_gradient: Flag = False  # did an optimiser see no gradient although one had just arrived?
         self.taken_at: Location | None = None  # the call after which the gradient was gone that such a step missed
-        self.grad_moved: Flag | None = None  # did `.grad` after a backward ever differ from 0? None: nobody looked
+        self.grad_was_nonzero: Flag | None = (
+            None  # did `.grad` after a backward ever differ from 0? None: nobody looked
+        )
         self.has_hooks = False  # did the program's own hooks exist when zeros arrived? They may have made the zeros
         self.is_requested = False  # did an autograd.grad name it?
         self.is_looked_up = False  # does an index choose rows of it?
@@ -250,12 +252,12 @@ class Leaf:
             return
         if not is_readable:  # nobody can say that it was 0
             self.entries.drop()
-            self.last_moved = None
+            self.last_was_nonzero = None
             return
         if not is_done:
             self.entries.add(grad)
-        self.last_moved = moves(grad) if is_followed else None
-        if self.last_moved is False:
+        self.last_was_nonzero = is_nonzero(grad) if is_followed else None
+        if self.last_was_nonzero is False:
             self.has_hooks = bool(hooks_of(self.tensor()))
 
     def can_be_added_there(self, grad: Tensor) -> bool:
@@ -303,8 +305,8 @@ class Leaf:
         is_readable = has_numbers(grad)
         if is_readable and grad.is_cpu:  # a device is not waited for
             self._note_broken(grad)
-        if self.whole_moved is not True:
-            self.whole_moved = self.whole_moved | moves(grad) if is_readable else True
+        if self.whole_had_gradient is not True:
+            self.whole_had_gradient = self.whole_had_gradient | is_nonzero(grad) if is_readable else True
 
     def look_at_grad(self) -> bool:
         """Look at `.grad` after a backward, unless an optimiser will. Returns whether later backwards have to look again."""
@@ -315,29 +317,33 @@ class Leaf:
         if grad is not None and has_numbers(grad):
             if self.has_whole:  # FSDP2 has summed it and handed it out
                 self.entries.add(grad)
-            if self.grad_moved is not True:
-                self.grad_moved = moves(grad) if self.grad_moved is None else self.grad_moved | moves(grad)
-        is_known = self.grad_moved is True and (self.entries.is_complete or not self.has_whole)
+            if self.grad_was_nonzero is not True:
+                self.grad_was_nonzero = (
+                    is_nonzero(grad) if self.grad_was_nonzero is None else self.grad_was_nonzero | is_nonzero(grad)
+                )
+        is_known = self.grad_was_nonzero is True and (self.entries.is_complete or not self.has_whole)
         return tensor is not None and not is_known
 
     @property
-    def moved(self) -> bool:
+    def had_gradient(self) -> bool:
         """Did a gradient other than 0 arrive, whatever became of it?"""
-        return bool(self.whole_moved) or self.entries.moved
+        return bool(self.whole_had_gradient) or self.entries.had_gradient
 
     @property
-    def is_swallowed(self) -> bool:
+    def is_taken_away(self) -> bool:
         """Did a gradient arrive, and was it 0 or gone at each step of an optimiser, or in `.grad` if no optimiser has the leaf?"""
-        if bool(self.step_saw_gradient) or not self.entries.moved:  # the other shards may have got all of the gradient
+        if (
+            bool(self.step_saw_gradient) or not self.entries.had_gradient
+        ):  # the other shards may have got all of the gradient
             return False
         if self.is_in_optimizer:
             return bool(self.step_missed_gradient)
-        return self.grad_moved is not None and not bool(self.grad_moved)
+        return self.grad_was_nonzero is not None and not bool(self.grad_was_nonzero)
 
     @property
     def starves(self) -> bool:
         """Did it get no gradient, or only zeros, or a gradient that was gone when a step should have used it?"""
-        return not bool(self.step_saw_gradient) and (not self.moved or self.is_swallowed)
+        return not bool(self.step_saw_gradient) and (not self.had_gradient or self.is_taken_away)
 
 
 def has_numbers(grad: Tensor) -> bool:
@@ -347,8 +353,8 @@ def has_numbers(grad: Tensor) -> bool:
     return grad.layout is not torch.strided or not grad.numel() or bool(local(grad).untyped_storage().size())
 
 
-def moves(grad: Tensor) -> Flag:
-    """Does any entry differ from 0? A tensor on a device that must not be waited for."""
+def is_nonzero(grad: Tensor) -> Flag:
+    """Does any entry differ from 0? The answer of a device is a tensor, which is not waited for."""
     grad = local(grad)
     values = grad._values() if grad.is_sparse else grad
     return bool(torch.count_nonzero(values)) if values.is_cpu else values.any()

@@ -30,7 +30,7 @@ from ...torch_table.private import (
     without_torch_function,
 )
 from ...torch_table.records import Arguments, Keywords
-from .leaf import Leaf, has_numbers, is_recorded, moves
+from .leaf import Leaf, has_numbers, is_nonzero, is_recorded
 from .leaves import Leaves
 from .norms import are_plain, is_power_of_two, is_zero
 
@@ -159,7 +159,7 @@ class Optimisers:
     def begin_watch(self) -> None:
         """A backward has ended."""
         grads = [(leaf, getattr(leaf.tensor(), "grad", None)) for leaf in self.missed]
-        self.watched = {leaf: id(grad) for leaf, grad in grads if _is_plain(grad) and moves(grad) is True}
+        self.watched = {leaf: id(grad) for leaf, grad in grads if _is_plain(grad) and is_nonzero(grad) is True}
 
     def note_taken(self, call: Location, written: Iterable[Tensor]) -> None:
         """Note a call that wrote to one of these tensors, if that is the gradient of a parameter and is 0 now."""
@@ -168,7 +168,7 @@ class Optimisers:
             grad = getattr(leaf.tensor(), "grad", None)
             if grad is None or id(grad) != key:  # the program put another tensor there, which is no call of torch
                 del self.watched[leaf]
-            elif grad.untyped_storage().data_ptr() in storages and not moves(grad):
+            elif grad.untyped_storage().data_ptr() in storages and not is_nonzero(grad):
                 leaf.taken_at = call
 
     def _hears(self) -> bool:
@@ -269,9 +269,9 @@ def _look_at_grad(leaf: Leaf, has_closure: bool) -> None:
         return
     grad = tensor.grad
     if grad is not None and has_numbers(grad):
-        leaf.step_saw_gradient = leaf.step_saw_gradient | moves(grad)
-    if not has_closure and leaf.step_saw_gradient is not True and leaf.last_moved is not None:
-        leaf.step_missed_gradient = leaf.step_missed_gradient | leaf.last_moved
+        leaf.step_saw_gradient = leaf.step_saw_gradient | is_nonzero(grad)
+    if not has_closure and leaf.step_saw_gradient is not True and leaf.last_was_nonzero is not None:
+        leaf.step_missed_gradient = leaf.step_missed_gradient | leaf.last_was_nonzero
 
 
 def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:

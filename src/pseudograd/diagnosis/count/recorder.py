@@ -714,7 +714,7 @@ class Recorder(Subscriber):
             self.leaves.end_backward(self.backwards, self.backwards <= LAST_NEW_SUSPECT or is_last)
             self.optimisers.begin_watch()
             if self.backwards <= LAST_NEW_SUSPECT:
-                self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.moved)
+                self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.had_gradient)
                 if self.suspects:
                     from .graph_shapes import note_zero_factors  # few leaves wait for a factor
 

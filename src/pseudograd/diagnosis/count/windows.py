@@ -16,20 +16,20 @@ class Windows:
         self.calls = 0
         self.bandwidth = 0.0
         # did the threshold ever get a gradient other than 0?
-        self._moved = torch.zeros_like(threshold, dtype=torch.bool)
+        self._had_gradient = torch.zeros_like(threshold, dtype=torch.bool)
         self._distances = torch.full_like(threshold, torch.inf)  # to the x that came nearest
 
     def add(self, x: Tensor, threshold: Tensor, bandwidth: float, grad: Tensor) -> None:
         """grad: the gradient of the threshold."""
         self.calls += 1
         self.bandwidth = bandwidth
-        self._moved |= grad != 0
+        self._had_gradient |= grad != 0
         self._distances = torch.minimum(self._distances, _nearest(x, threshold))
 
     @property
     def _starve(self) -> Tensor:
         """The thresholds without any gradient, and with no x nearer than half the bandwidth."""
-        return ~self._moved & (self._distances > self.bandwidth / 2)
+        return ~self._had_gradient & (self._distances > self.bandwidth / 2)
 
     @property
     def thresholds(self) -> int:

@@ -143,15 +143,15 @@ class Starving:
         return _NOT_GIVEN if self._has_model or self._is_gradient_wanted(leaf) else _NOT_WANTED
 
     def _judge(self, bit: int, leaf: Leaf, is_in_a_net: bool) -> Starved | str | None:
-        if leaf.gradients and not leaf.is_swallowed and self._is_at_its_start(leaf):
+        if leaf.gradients and not leaf.is_taken_away and self._is_at_its_start(leaf):
             return _STARTS_AT_0
         cause, why = self._cause(1 << bit, leaf)
         adds_up = cause is None or (isinstance(cause, Site) and cause.op in _ADD_A_BIAS and why.endswith(ADDS_UP))
-        if adds_up and leaf.gradients and not leaf.is_swallowed and self._is_cancelled_bias(leaf):
+        if adds_up and leaf.gradients and not leaf.is_taken_away and self._is_cancelled_bias(leaf):
             return _CANCELLED if is_in_a_net else None
         if cause is None and not (leaf.has_run or leaf.is_in_optimizer or self._recorder.reached >> bit & 1):
             return None  # no loss depends on this tensor, for example the source of a copy
-        gradient = ZEROED if leaf.is_swallowed else "zeros" if leaf.gradients else "no gradient"
+        gradient = ZEROED if leaf.is_taken_away else "zeros" if leaf.gradients else "no gradient"
         cuts = self._cuts(1 << bit)
         blamed = [cut.where for cut in cuts if cut.reaches_loss and cut.is_last == cuts[0].is_last]
         others = tuple(dict.fromkeys(where for where in blamed if cause is None or where != cause.where))
@@ -179,7 +179,7 @@ class Starving:
 
     def _cause(self, mask: int, leaf: Leaf) -> tuple[Cause, str]:
         """The nearest cut that stops the whole gradient of the leaf, and a sentence about this cut."""
-        if leaf.is_swallowed:
+        if leaf.is_taken_away:
             when = "between the backward and the step" if leaf.is_in_optimizer else "after it has arrived"
             return None, f"a hook, or code of the program, sets it to 0 or None {when}"
         if leaf.gradients:

@@ -29,7 +29,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     moved = [
         steps
         for steps in evidence.stalls.parameters()
-        if steps.leaf is not None and steps.leaf.moved and steps.way > _LEAST_WAY
+        if steps.leaf is not None and steps.leaf.had_gradient and steps.way > _LEAST_WAY
     ]
     if not moved or not _is_smooth(evidence):
         return

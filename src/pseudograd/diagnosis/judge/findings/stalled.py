@@ -45,7 +45,7 @@ def _find_still_optimisers(evidence: Evidence) -> Iterator[Finding]:
     for optimiser in evidence.recorder.optimisers.all:
         still, call = optimiser.still_steps, optimiser.still_at.call
         is_always = still == optimiser.steps
-        if call is None or not any(leaf.moved for leaf in optimiser.leaves):
+        if call is None or not any(leaf.had_gradient for leaf in optimiser.leaves):
             continue
         if still < (_STILL_STEPS if is_always else _LAST_STILL_STEPS):
             continue

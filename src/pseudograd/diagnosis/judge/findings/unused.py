@@ -62,9 +62,9 @@ def _is_in_place_of_held(leaf: Leaf, held: Collection[str]) -> bool:
 
 
 def _has_no_optimizer(leaf: Leaf) -> bool:
-    if leaf.is_in_optimizer or leaf.is_frozen or leaf.is_requested or not leaf.moved:
+    if leaf.is_in_optimizer or leaf.is_frozen or leaf.is_requested or not leaf.had_gradient:
         return False
-    return bool(getattr(leaf.tensor(), "requires_grad", True)) and not leaf.is_swallowed
+    return bool(getattr(leaf.tensor(), "requires_grad", True)) and not leaf.is_taken_away
 
 
 # --- made anew in each step -------------------------------------------------------------------------------------------
