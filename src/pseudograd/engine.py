@@ -732,10 +732,7 @@ _apply_unseen = _make_apply(Pseudograd, is_seen=False)
 
 
 def _is_watched() -> bool:
-    """Does a mode, a transform, torch.jit.trace or compiled autograd watch? None of them sees what a kernel computes.
-
-    Compiled autograd traces the backward of eager code.
-    """
+    """Does a mode, a transform, torch.jit.trace or compiled autograd watch? None of them sees what a kernel computes."""
     return bool(_is_compiling() or dispatch_modes() or transforms_are_active() or is_tracing())
 
 

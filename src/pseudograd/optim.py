@@ -80,9 +80,7 @@ def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | No
 
 
 def _bound_on_device(p: Tensor, bound: Tensor) -> Tensor:
-    """The bound on the device of p. If p is sharded (a DTensor), only the bound for this rank's part of p: torch 2.8 clamps no DTensor
-    by a tensor.
-    """
+    """The bound on the device of p; for a sharded p (a DTensor, which torch 2.8 clamps by no tensor) that for this rank's part."""
     bound = bound.to(p.device)
     if not hasattr(p, "device_mesh"):
         return bound

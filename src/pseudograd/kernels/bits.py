@@ -289,9 +289,7 @@ def bytes_of_a_plane(elements: int) -> int:
 
 
 def pack(mask: Tensor) -> Tensor:
-    """A mask of one dimension as a plane; eight bools are read as one int64. A selective checkpoint may keep any of the results, so none is
-    changed in place.
-    """
+    """A mask of one dimension as a plane, from eight bools at a time. Nothing is changed in place: a checkpoint may keep any result."""
     words = functional.pad(mask, (0, -len(mask) % 64)).view(torch.int64)
     return words.mul(_GATHER).bitwise_right_shift(56).bitwise_and(255).to(torch.uint8)
 
@@ -303,9 +301,7 @@ def unpack(plane: Tensor, shape: torch.Size) -> Tensor:
 
 
 def are_bytes(code: Tensor) -> bool:
-    """Is the code in the form that a kernel reads? A hook of saved tensors may return it with other strides or in another dtype; then the
-    plain formula reads it.
-    """
+    """Can a kernel read the code? A hook of saved tensors may change its strides or its dtype; then the plain formula reads it."""
     return code.dtype is torch.uint8 and code.is_contiguous()
 
 

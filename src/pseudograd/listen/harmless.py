@@ -257,9 +257,7 @@ def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameTyp
 
 
 def _frames_without_us(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames outwards, without ours. A function of torch that is written in Python and calls a mode has two frames, inside and outside
-    ours; only the inner one counts.
-    """
+    """The frames outwards, without ours. If a function of torch in Python has a frame on each side of ours, without its outer one."""
     inner: FrameType | None = None
     while frame is not None:
         if not is_ours(frame.f_code.co_filename):

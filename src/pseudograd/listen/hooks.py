@@ -225,9 +225,7 @@ _MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that makes the 
 
 
 class Surrounding(NamedTuple):
-    """note(): what surrounds the forward of a checkpoint. under(note): the same as a context for its recomputation; under(None) if there is
-    no note.
-    """
+    """note(): what surrounds the forward of a checkpoint. under(note): the same as a context for its recomputation; None for no note."""
 
     note: Callable[[], object]
     under: Callable[[Any], AbstractContextManager[object]]

@@ -38,10 +38,7 @@ _NAMES = {"lower_bound": ("bound", "max"), "upper_bound": ("min", "bound"), "har
 
 
 def _checked(op: str, call: Call, x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
-    """Check the arguments. Returns the bounds, both as numbers or both as tensors.
-
-    Numbers that passed once are remembered, because to check them costs as much as a small clamp.
-    """
+    """Check the arguments; number bounds that have passed are not checked again. Returns both bounds as numbers, or both as tensors."""
     if type(x) is Tensor and type(min) in _NUMBER_OR_NONE and type(max) in _NUMBER_OR_NONE and not is_compiling():
         arguments = (min, max, x.dtype)
         if arguments not in call.admitted:

@@ -287,9 +287,7 @@ def _chunks(rows: int, numbers_per_row: int) -> Iterator[slice]:
 
 
 def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
-    """The search in double precision, after the mean of the codes was subtracted. Codes that are too close are compared by squared
-    differences.
-    """
+    """The search in double precision, with the mean of the codes subtracted. Codes that are too close are compared by differences."""
     first = _first_of_equals(codebook)
     codes = codebook[first].double()
     middle = codes.mean(0)

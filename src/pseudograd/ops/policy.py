@@ -147,9 +147,7 @@ def _rules_by_sign(rule: PolicyRule, edge: str) -> tuple[RuleLike, ...]:
 def _check_choices(
     rule: PolicyRule, edge: str, bounds: tuple[Bound, Bound, Bound], choices: tuple[str, ...]
 ) -> tuple[tuple[RuleLike, ...], Bound, Bound, Bound]:
-    """Check these arguments. Returns the rules, and the bounds as numbers. Arguments that passed once are remembered, because to check them
-    costs as much as a small loss.
-    """
+    """Check these arguments; those that have passed are not checked again. Returns the rules, and the bounds as numbers."""
     call, kinds = None, {*map(type, bounds)}
     if kinds <= {float, type(None)} and not isinstance(rule, Mapping) and not is_compiling():
         call = call_for(POLICY_LOSS, rule, edge)

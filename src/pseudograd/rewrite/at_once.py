@@ -92,9 +92,7 @@ def _tensors(values: Iterable[object]) -> list[Tensor]:
 
 
 def _note_first(log: Log, known: Known, caller: FrameType) -> None:
-    """Count a call at a line without a tally. The tally is kept only for a line of the program: several lines of the program may lead to a
-    line of a package.
-    """
+    """Count a call at a line without a tally. The tally is kept only for a line of the program: many may lead to one line of a package."""
     tallied = log.count(known.op, known.rule, None)
     if tallied.call is not None and tallied.call == tallied.program and tallied.call.code is caller.f_code:
         # `tallied` keeps the code alive, so that no other code gets its id.

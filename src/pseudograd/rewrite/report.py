@@ -35,9 +35,7 @@ class Calls:
 
 @dataclass(frozen=True)
 class Rewritten(Calls):
-    """Calls that got another rule. compiled: `calls` counts how often the call was traced, not how often it ran, and `expression` is its
-    whole line.
-    """
+    """Calls that got another rule. compiled: `calls` counts how often the call was traced, and `expression` is its whole line."""
 
     rule: str
     compiled: bool
@@ -125,9 +123,7 @@ def _line(site: Calls) -> str:
 
 @dataclass(slots=True)
 class Tallied:
-    """How often a call was made, and its two lines, which keep the code objects alive whose ids are in `Log.calls`. (To hash a code object
-    takes too long.)
-    """
+    """How often a call was made, and its two lines, which keep the code objects alive whose ids are in `Log.calls`."""
 
     call: frames.Point | None
     program: frames.Point | None

@@ -183,9 +183,7 @@ def levels_of(value: Tensor) -> Iterator[Tensor]:
 
 
 def physical(value: Tensor) -> Tensor:
-    """The tensor inside all wrappers of transforms, with the dimensions that vmap hides in front. Of a distributed tensor, the part of this
-    process.
-    """
+    """The tensor inside all wrappers of transforms, with the dimensions that vmap hides in front; of a distributed one, the local part."""
     dimensions = []  # those that vmap hides, by the tensor in the wrapper
     while is_wrapped(value):
         if _unwrapped is None:
@@ -290,9 +288,7 @@ def take_off_the_stack(mode: object) -> bool:
 
 
 def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
-    """End the context of a mode, in whatever order. Torch's own contexts take off the mode on top: if one has taken ours, its own mode is
-    left on the stack and is taken off here.
-    """
+    """End the context of a mode, in whatever order. If a context of torch has taken this mode off the stack, its own is taken off here."""
     if not has_mode_stack:
         TorchFunctionMode.__exit__(mode, None, None, None)
     elif not take_off_the_stack(mode) and is_in_its_thread and mode_count():

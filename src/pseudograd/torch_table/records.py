@@ -1,7 +1,4 @@
-"""The records of the table of torch's functions. A `Form` has all that the library knows of one function.
-
-Dynamo traces functions of this file, too, so their loops are plain.
-"""
+"""The records of the table of torch's functions. Dynamo traces functions of this file, too, so their loops are plain."""
 
 from __future__ import annotations
 

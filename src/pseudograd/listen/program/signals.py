@@ -50,10 +50,7 @@ def hold_signals() -> Iterator[None]:
 
 @contextmanager
 def handle_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Handle these signals inside this block.
-
-    Python lets only the main thread set handlers. A signal that is ignored (nohup), or handled outside of Python, stays as it is.
-    """
+    """Handle these signals inside this block, in the main thread; but not those that are ignored (nohup) or handled outside of Python."""
     in_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in handlers} if in_main else {}
     changed = {number: old for number, old in before.items() if old not in (None, signal.SIG_IGN)}

@@ -123,9 +123,7 @@ def _exponential(
     note: str = "",
     **kink: Any,
 ) -> Kink:
-    """The kink of elu, celu or selu, with the coefficients of torch's backward. In place torch computes the slope from the result, which
-    rounds in another way.
-    """
+    """The kink of elu, celu or selu, with the coefficients of torch's backward. In place torch computes the slope from the result."""
 
     def slope(grad: Tensor, x: Tensor, *others: Any, of_result: bool = False) -> Tensor:
         return _aten.elu_backward(grad, *coefficients(*others), of_result, x)

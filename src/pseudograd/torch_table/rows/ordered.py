@@ -79,10 +79,7 @@ def _write_topk(
 def _value_at_rank(
     values: Tensor, indices: Tensor, x: Tensor, dim: int, keepdim: bool, rank: int, is_mean: bool = False
 ) -> Tensor:
-    """The value at a rank, with its gradient. If the value is NaN, the entry that torch names gets the gradient.
-
-    is_mean: the next rank shares the gradient if it has the same value.
-    """
+    """The value at a rank, with its gradient; that of the entry which torch names for a NaN. is_mean: the next rank shares it if equal."""
     values = values.detach()
     order = _stable_order(x, dim)
     kept_values, own = (values, indices) if keepdim else (values.unsqueeze(dim), indices.unsqueeze(dim))

@@ -18,9 +18,7 @@ _SIGN = stand_in("torch.sign", lambda x, at_zero: torch.sign(x), "sign", ("x", "
 
 
 def _pull_per_tensor(pull: Pull) -> Pull:
-    """torch.fake_quantize_per_tensor_affine gives scale and zero_point no gradient. It reads a tensor scale as float32, and cuts a tensor
-    zero_point off to an integer.
-    """
+    """The function gives scale and zero_point no gradient, reads a tensor scale as float32, and cuts a tensor zero_point off."""
 
     def pulled(
         grad: Tensor, x: Tensor, scale: object, zero_point: object, *grid: int, wants: Wants, **parameters: object

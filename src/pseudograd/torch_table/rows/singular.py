@@ -1,6 +1,4 @@
-"""Roots, norms, powers and angles at their singular points. If a framework has NaN or infinity there, a pin replaces the gradient that
-torch's backward has computed (`_gate`).
-"""
+"""Roots, norms, powers and angles at singular points. If a framework has NaN or infinity there, `_gate` replaces torch's gradient."""
 
 from __future__ import annotations
 
