@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from pseudograd import kernels
 from pseudograd.kernels import native
@@ -210,6 +211,18 @@ def test_a_checkpoint_that_ends_in_a_call_that_was_made_before(context: str, way
             (expected,) = torch.autograd.grad(block(x).sum(), x)
         (grad,) = torch.autograd.grad(checkpoint(block, x, use_reentrant=False).sum(), x)
     assert same([grad], [expected])
+
+
+def test_a_mode_of_the_program_sees_no_call_that_is_made_for_later_ones() -> None:
+    """A checkpoint with a policy is such a mode: it refuses a recomputation that calls more than its forward did."""
+    with override(clamp="inward"):
+        for _ in range(3):
+            prepared.clear()
+            native._settings.cache_clear()
+            x = torch.randn(5, requires_grad=True)
+            policy = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mul.Tensor])
+            y = checkpoint(lambda x: (x * 2).clamp(-1, 1).sin(), x, use_reentrant=False, context_fn=policy)
+            y.sum().backward()
 
 
 @needs_native
