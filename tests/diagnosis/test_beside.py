@@ -113,12 +113,14 @@ def tensors_without_numbers_and_of_other_layouts() -> Results:
     layer = nn.Linear(3, 3)
     nested = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], layout=torch.jagged)
     layer(nested).clamp(-0.5, 0.5).values().sum().backward()
-    padded = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)])
+    padded = torch.nested.nested_tensor([torch.randn(2, 3), torch.randn(4, 3)], requires_grad=True)
     torch.nested.to_padded_tensor(layer(padded).relu(), 0.0).sum().backward()
     with torch.inference_mode():
         inferred = layer(torch.randn(2, 3)).clamp(-1, 1)
     shapes = [tuple(layer.weight.grad.shape) for layer in (net, fake) if layer.weight.grad is not None]
     assert table.weight.grad is not None
+    assert padded.grad is not None
+    shapes += padded.grad.unbind()
     return [*shapes, table.weight.grad.to_dense(), *(p.grad for p in layer.parameters()), inferred.clone()]
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ...formula import is_nested
 from ...kernels.native.counts import Squares, can_square
 from ...listen.frames import Location
 from ...listen.nodes import GraphNode
@@ -161,7 +162,7 @@ class Leaf:
         self.variable: str | None = None  # its name in the program, if no module has it
         self.namesakes = 0  # leaves that had this name before
         self.used_at: Location | None = None  # where it was first used, if no module had it by then
-        self.shape = tuple(tensor.shape)
+        self.shape = () if is_nested(tensor) else tuple(tensor.shape)
         self.is_empty = not local(tensor).numel()
         self.is_parameter = isinstance(tensor, nn.Parameter)
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
@@ -347,8 +348,8 @@ class Leaf:
 
 
 def has_numbers(grad: Tensor) -> bool:
-    """Can its numbers be read? Not under a transform, nor on the device "meta", nor after FSDP has freed its memory."""
-    if is_wrapped(grad) or is_batched(grad) or is_opaque(grad) or grad.is_meta:
+    """Can its numbers be read? Not under a transform, of a nested tensor, on the device "meta", nor after FSDP has freed its memory."""
+    if is_wrapped(grad) or is_batched(grad) or is_opaque(grad) or grad.is_meta or is_nested(grad):
         return False
     return grad.layout is not torch.strided or not grad.numel() or bool(local(grad).untyped_storage().size())
 
