@@ -259,6 +259,19 @@ def test_a_value_runs_away_in_ten_steps(longest: int, last: float, runs_away: bo
     assert values.runs_away == runs_away
 
 
+def test_two_threads_end_a_step_of_one_clamp_at_once() -> None:
+    values = Values(SPELLINGS[torch.clamp], NOWHERE, torch.zeros(1), 0.0, 1.0)
+    values.add(torch.ones(1), 0.0, 1.0)
+
+    class OtherThread:
+        def __bool__(self) -> bool:
+            values.end_step(True)
+            return True
+
+    values.end_step(OtherThread())  # type: ignore[arg-type]
+    assert not values.runs_away
+
+
 # --- conventions ------------------------------------------------------------------------------------------------------
 
 

@@ -59,14 +59,16 @@ class Values(Followed):
         if high is not None:
             outside = outside + torch.relu(x - high)
         mean = outside.mean(dtype=torch.float32) if outside.numel() else outside.sum()
-        self._distance = mean if self._distance is None else self._distance + mean
+        distance = self._distance  # read once: a step that ends in another thread clears it
+        self._distance = mean if distance is None else distance + mean
         self._outside = self._outside + torch.count_nonzero(outside)
 
     def end_step(self, has_gradient: bool) -> None:
         """Add the distance of this step, if a gradient has arrived at the clamp, or goes around it."""
-        if self._distance is not None and (has_gradient or self.decides):
-            self.outside = self.outside + self._outside
-            self.climb.add(self._distance)
+        distance, outside = self._distance, self._outside
+        if distance is not None and (has_gradient or self.decides):
+            self.outside = self.outside + outside
+            self.climb.add(distance)
         self._distance, self._outside, self.decides = None, 0, False
 
     @property
