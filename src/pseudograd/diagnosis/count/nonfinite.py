@@ -308,7 +308,7 @@ class Nonfinite:
             kind = "half"
         if kind == "factor":
             kind, values = ("factor", words) if broken else ("product", "")
-        birth = self._make_birth(node, kind, value, values, broken)
+        birth = self._make_birth(node, kind, mask, value.dtype, values, broken)
         birth.is_masked = is_masked
         if kind != "row":
             birth.origin, birth.is_forward = origin, bool(origin)
@@ -316,10 +316,13 @@ class Nonfinite:
             birth.factor = excess(op, node, grad)
         return birth
 
-    def _make_birth(self, node: GraphNode, kind: Kind, value: Tensor, values: str, broken: str) -> Birth:
-        mask, tally, upstream = ~value.isfinite(), self._recorder.tally_of(node), self._leaves.upstream(node)
+    def _make_birth(
+        self, node: GraphNode, kind: Kind, mask: Tensor, dtype: torch.dtype, values: str, broken: str
+    ) -> Birth:
+        """mask: where the value is not finite."""
+        tally, upstream = self._recorder.tally_of(node), self._leaves.upstream(node)
         counts = int(torch.count_nonzero(mask)), mask.numel()
-        birth = Birth(tally, op_of(node), kind, self._recorder.backwards, *counts, values, value.dtype, upstream)
+        birth = Birth(tally, op_of(node), kind, self._recorder.backwards, *counts, values, dtype, upstream)
         birth.broken, birth.near, birth.position = broken, self._near(node), self._position_of(node)
         return birth
 
@@ -411,7 +414,8 @@ class Nonfinite:
             self._frontier[other] = value
             return
         values = "nan" if bool(value.isnan().any()) else "inf"
-        birth = self._make_birth(node, "data" if other is None else "weights", value, values, name)
+        kind: Kind = "data" if other is None else "weights"
+        birth = self._make_birth(node, kind, ~value.isfinite(), value.dtype, values, name)
         birth.is_forward = True
         if other is None:
             birth.hidden = self._recorder.influence.leaves_behind_cuts(saved(node, name))
