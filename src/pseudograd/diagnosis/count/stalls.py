@@ -117,7 +117,7 @@ class ParameterSteps:
         self.leaf = leaf
         self.size, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
         self.steps = 0
-        self.looks = 0
+        self.looks = 0  # the steps whose samples were read
         self.is_known = False  # is the optimiser surely like Adam or SGD, so that the sizes of its steps are right?
         self.keeps_rest = False  # does the optimiser keep the rounding errors of its steps?
         self.shares: Series[float | Tensor] = Series()
@@ -159,7 +159,7 @@ class ParameterSteps:
         return self.samples.before.numel() < self.size
 
     @property
-    def is_carried(self) -> bool:
+    def moves_on_average(self) -> bool:
         """Does the optimiser keep rounding errors, or round at random, so that the weights move on average?"""
         return self.keeps_rest or (self.batch is not None and self.batch.rounds_at_random) or self._moves_at_random
 

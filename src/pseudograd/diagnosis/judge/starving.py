@@ -229,13 +229,13 @@ class Starving:
         may = "; a hook of the parameter itself may set it to 0" if leaf.has_hooks else ""
         return None, f"the gradient becomes 0 on its way back, and this run does not show where{may}"
 
-    def _sites_behind(self, mask: int) -> list[Site]:
+    def _sites_to_loss(self, mask: int) -> list[Site]:
         """The ops between this leaf and a loss at which a gradient arrived; the op nearest to the leaf comes last."""
         return [site for site in self._sites if site.upstream & mask and site.arrived]
 
     def _nearest_full_cut(self, mask: int) -> Site | None:
         """The op nearest to this leaf that cuts all of the gradient that arrives at the op."""
-        full_cuts = [site for site in self._sites_behind(mask) if site.cut == site.arrived]
+        full_cuts = [site for site in self._sites_to_loss(mask) if site.cut == site.arrived]
         return full_cuts[-1] if full_cuts else None
 
     # --- parameters that are meant to get no gradient -----------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Starving:
 
         It is the Function only if more gradient arrives there than the living units alone can receive.
         """
-        nearest_first = self._sites_behind(mask)[::-1]
+        nearest_first = self._sites_to_loss(mask)[::-1]
         living = 1 - missing.dead_units / missing.units
         for site in nearest_first:
             if (OWN_NODE if site.is_own else site.op) == leaf.function and site.arrived / site.elements > living:

@@ -151,7 +151,7 @@ class Evidence:
 
     @part
     def stalled(self) -> Iterable[Stall]:
-        return [steps.record for steps in self.stalls.parameters() if not steps.is_carried]
+        return [steps.record for steps in self.stalls.parameters() if not steps.moves_on_average]
 
     @part
     def history(self) -> Iterable[History]:

@@ -35,7 +35,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             continue
         if still <= STALLED_SHARE * had:
             moving[parameter.dtype] += 1
-        elif not (parameter.is_noise or parameter.is_carried or evidence.deliberate.parameter(parameter.name)):
+        elif not (parameter.is_noise or parameter.moves_on_average or evidence.deliberate.parameter(parameter.name)):
             stalled.setdefault(parameter.dtype, []).append((parameter, still / had))
     for dtype, rows in stalled.items():
         yield _report(dtype, rows, moving[dtype], evidence)
