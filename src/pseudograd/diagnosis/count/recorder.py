@@ -575,10 +575,13 @@ class Recorder(Subscriber):
             self.reached |= behind.get(start, 0) if start is not None else 0
         if self.line is not None and starts[0] is not None:
             self.line.leaves |= behind.get(starts[0], 0)
-        many, kinds, calls = self._many, self._ends, list[_PutOff]()
-        if kinds:
-            calls = [node.metadata.pop(many) for node in behind if type(node) in kinds and many in node.metadata]
-            calls.sort(key=lambda call: call.start)
+        many, kinds, ends = self._many, self._ends, dict[_PutOff, list[GraphNode | None]]()
+        for node in behind if kinds else ():
+            if type(node) in kinds and many in node.metadata:
+                ends.setdefault(node.metadata.pop(many), []).append(node)
+        calls = sorted(ends, key=lambda call: call.start)
+        # Another thread gives the same numbers to nodes of its own.
+        made = {node for call in calls for node in nodes.find_behind(ends[call], [(call.start, call.end)])}
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
         key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing
         late: dict[type, Tally] = {}  # of the call put off that the last node was made in
@@ -587,7 +590,7 @@ class Recorder(Subscriber):
             kind = type(node)
             if kind in passing:
                 continue
-            if kind in late and first <= number_of(node) < end:  # for speed alone
+            if kind in late and first <= number_of(node) < end and node in made:  # for speed alone
                 metadata = node.metadata
                 metadata[upstream_key] = upstream
                 if key not in metadata:
@@ -604,7 +607,7 @@ class Recorder(Subscriber):
                 if name == _MODULE_HOOK:
                     self._attach_last(node)
                 if key not in metadata:
-                    call = self._attach_to_old(node, calls)
+                    call = self._attach_to_old(node, calls if node in made else ())
                     if call is not None and not suspects:
                         late, first, end = call.tallies, call.start, call.end
                 if suspects and upstream & suspects and self.zeros.begin(node):
