@@ -118,6 +118,9 @@ def _digest_calls(before_backward: Callable[[], object] = lambda: None) -> str:
         lambda x: pg.clamp_(x * 1, -1.0, 1.0),
         lambda x: pg.gelu(x, rule="fewbit"),
         *[lambda x: pg.fake_quantize(x, 0.013)] * 2,
+        lambda x: pg.fake_quantize(x, torch.full((5000,), 0.013)),
+        lambda x: pg.policy.loss(x, torch.linspace(1, -1, 5000)),
+        lambda x: pg.clamp(x, -1.0, 1.0, rule="inverting"),
         lambda x: pg.abs(x),
         lambda x: pg.clamp(x[:100], -1.0, 1.0, rule="elastic"),
     ]

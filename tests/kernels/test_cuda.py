@@ -96,7 +96,7 @@ def test_the_tests_of_the_loops_on_cpu_give_the_same_bits_on_a_device(which: str
 
 
 def run_cases(folder: Path) -> dict[str, dict[str, Any]]:
-    environment = os.environ | {"PSEUDOGRAD_STAND_IN": str(folder)}
+    environment = os.environ | {"PSEUDOGRAD_STAND_IN": str(folder), "HOME": "/nonexistent"}
     command = [sys.executable, "-m", "tests.kernels.stand_in"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

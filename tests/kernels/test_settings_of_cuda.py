@@ -31,6 +31,7 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "in place": lambda x: pg.clamp_(x * 1, -1.0, 1.0),
     "gelu": lambda x: pg.gelu(x, rule="fewbit"),
     "sign": pg.sign,
+    "loss": lambda x: pg.policy.loss(x, x.detach().neg()),
     "overridden": lambda x: overridden(lambda: functional.relu6(x * 1, inplace=True)),
 }
 
