@@ -134,8 +134,8 @@ def _named(file: Path, rules: set[str]) -> Iterator[str]:
 # --- devices without kernels of their own -------------------------------------------------------------------------------
 
 
-def operators_of(f: Any, x: Tensor, *off: str) -> int:
-    """How many functions of ATen a call and its backward run in all, without these kernels."""
+def operators_of(f: Any, x: Tensor, *off: str | kernels.Kernel, count: tuple[str, ...] = ("aten::",)) -> int:
+    """How many functions of ATen, or others, a call and its backward run in all, without these kernels."""
     with kernels.off(*off):
         y = f(x)
         y.backward(torch.ones_like(y))
@@ -144,7 +144,11 @@ def operators_of(f: Any, x: Tensor, *off: str) -> int:
             y = f(x)
             y.backward(torch.ones_like(y))
         x.grad = None
-    return sum(event.name.startswith("aten::") and event.cpu_parent is None for event in profile.function_events)
+    library = ("aten::", "pseudograd_native::")
+    outermost = [
+        event for event in profile.function_events if not str(getattr(event.cpu_parent, "name", "")).startswith(library)
+    ]
+    return sum(event.name.startswith(count) for event in outermost)
 
 
 CALLS = {
@@ -172,7 +176,8 @@ def test_on_a_device_without_kernels_a_call_keeps_no_bits_and_runs_no_more_than_
     with kernels.off("native"):
         kept = {rule: f(x).grad_fn.state[1] for rule, f in CALLS[op]}
     assert {rule for rule, residual in kept.items() if residual is not INPUTS} == set()
-    counts = {rule: (operators_of(f, x, "native"), operators_of(f, x, "native", "portable")) for rule, f in CALLS[op]}
+    of_cpu = [kernel for kernel in table._kernels if kernel.device == "cpu"]
+    counts = {rule: (operators_of(f, x, *of_cpu), operators_of(f, x, "native", "portable")) for rule, f in CALLS[op]}
     more = {rule: both for rule, both in counts.items() if both[0] > both[1] or not both[0]}
     assert more == {}
 
@@ -224,3 +229,22 @@ def test_a_call_without_kernels_starts_few_operators(name: str, no_kernels: None
         torch.autograd.grad(f(x), x, grad)
     starts_nothing = {"detach", "promote_types", "view", "_local_scalar_dense"}
     assert sum(name not in starts_nothing for name in watching.names) == most
+
+
+_LEVEL = torch.tensor(0.5, requires_grad=True)
+WITH_A_FORMULA: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
+    "policy loss": (4, lambda x: pg.policy.loss(x, torch.ones(5000))),
+    "fake_quantize, a scale that learns": (4, lambda x: pg.fake_quantize(x, _LEVEL)),
+    "jumprelu, a threshold that learns": (4, lambda x: pg.jumprelu(x, _LEVEL, bandwidth=1.0)),
+    "inverting": (2, lambda x: pg.clamp(x, -1.0, 1.0, rule="inverting")),
+}
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.pseudograd_native, "formula"), reason="no library in C, or an older one")
+@pytest.mark.parametrize("name", WITH_A_FORMULA)
+def test_a_call_with_a_formula_in_c_starts_few_operators(name: str) -> None:
+    """Its own, the exponential of the loss and the sum of a gradient: each is a kernel on a device."""
+    most, f = WITH_A_FORMULA[name]
+    x = torch.linspace(-2, 2, 5000, requires_grad=True)
+    assert operators_of(f, x, count=("aten::exp", "aten::sum", "aten::clamp", "pseudograd_native::")) == most
+    assert operators_of(f, x, "native") > 4 * most

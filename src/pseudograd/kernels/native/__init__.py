@@ -377,7 +377,8 @@ def _settings_of_formula(
         code = None if call.pieces is None else bits.code_of_sides(call, low is not None, high is not None, dtype)
         if code is None:
             return None
-        numbers = settings_of(code, X, low, high, dtype).tolist()
+        with without_torch_function():
+            numbers = settings_of(code, X, low, high, dtype).tolist()
     numbers[2] = int(numbers[2]) | _flags(*has_tensors)
     return tensor_of(*numbers, kind, number)
 
