@@ -27,7 +27,7 @@ def describe_value(value: object) -> str:
     """A value as an error should show it: short, and without the contents of tensors."""
     if not _is_traced(value) and hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -108,6 +108,23 @@ def test_jumps_of_the_values_and_of_the_gradient_are_found() -> None:
     assert _kinds(audit)[0] == ("flat", "flat")
     assert (audit.regions[0].high, audit.regions[0].has_high) == (-0.6, False)
     assert (audit.regions[-1].low, audit.regions[-1].has_low) == (0.6, False)
+    ends = pg.audit(lambda x: pg.sign(x, rule="window"), -2, 2)  # at points of the grid, but for a rounding
+    assert [region.cells()[0] for region in ends.regions] == ["[-2, -1)", "[-1, 0)", "0", "(0, 1]", "(1, 2]"]
+
+
+@pytest.mark.parametrize(
+    ("f", "rows"),
+    [
+        (torch.sqrt, [("[-2, 0)", "nan", "undefined nan"), ("0", "nan", "undefined inf"), ("(0, 2]", "", "exact")]),
+        (torch.reciprocal, [("[-2, 0)", "", "exact"), ("0", "nan", "undefined -inf"), ("(0, 2]", "", "exact")]),
+    ],
+    ids=["half of a range", "a pole"],
+)
+def test_what_is_undefined_is_one_region_up_to_its_end(
+    f: Callable[[Tensor], Tensor], rows: list[tuple[str, str, str]]
+) -> None:
+    cells = [region.cells()[:3] for region in pg.audit(f, -2, 2).regions]
+    assert [(x, slope if kind != "exact" else "", kind) for x, slope, kind in cells] == rows
     assert [kink.low for kink in pg.audit(torch.round, -2, 2).kinks] == [-1.5, -0.5, 0.5, 1.5]
 
 

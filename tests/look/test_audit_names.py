@@ -127,6 +127,7 @@ _BACKWARDS_OF_CLAMP: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "inverting, 3 % off": lambda g, x: g * 1.03 * torch.where(g < 0, 1 - x, x + 1) / 2,
     "clipped outside": lambda g, x: torch.where(inside(x), g, g.clamp(-1.5, 1.5)),
     "small grads are dropped": lambda g, x: torch.where(g.abs() < 0.01, 0.0, inward(g, x)),
+    "infinite at a bound": lambda g, x: torch.where(x == 1, g * torch.inf, inward(g, x)),
     "divided by the largest": lambda g, x: inward(g, x) / g.abs().max(),
 }
 _UNNAMED: dict[str, Callable[[Tensor], Tensor]] = {
@@ -174,3 +175,7 @@ def test_a_note_says_how_a_function_differs_from_its_rule() -> None:
     audit = pg.audit(make_function(clamped, backward), -2, 2, points=201)
     assert audit.rule == 'clamp(x, -1, 1, rule="inward", edge="closed")'
     assert audit.rule_note == "at x = nan the slope is 0 instead of 1"
+    assert (
+        pg.audit(torch.nn.ReLU6(), -2, 2, points=201).rule_note
+        == "at x = inf y is 6 instead of inf; at x = inf the slope is 0 instead of 1"
+    )

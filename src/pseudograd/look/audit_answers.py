@@ -10,7 +10,7 @@ from torch import Tensor
 from ..testing.measure import transforms
 from ..testing.measure.behaviour import Underflow, count_talk, cross_talk, gradient_of, second_order, underflow
 from ..testing.measure.gradients import additivity
-from ..testing.measure.numeric import resolution_of
+from ..testing.measure.numeric import resolution_of, values
 from .audit_record import Answer, NotFinite
 from .candidates import CLOSE, GRADS, Candidate, candidates, forwards
 from .measure import Measured
@@ -175,17 +175,18 @@ def name_rule(
 
 
 def _is_close(a: Tensor, b: Tensor) -> bool:
-    near = (a - b).abs() <= CLOSE * torch.maximum(a.abs(), b.abs())
-    return bool((near | (a.isnan() & b.isnan())).all())
+    near = (a - b).abs() <= CLOSE * torch.maximum(a.abs(), b.abs()).nan_to_num(0.0, 0.0, 0.0)
+    return bool((near | are_equal(a, b)).all())
 
 
 def _list_differences(f: Function, m: Measured, candidate: Candidate) -> Iterator[str]:
     """The differences where x or grad is not finite."""
     for value in (torch.nan, torch.inf, -torch.inf):
         x = torch.tensor([value], dtype=torch.float64)
-        ours, theirs = gradient_of(candidate.function, x, 1.0), gradient_of(f, x, 1.0)
-        if not _is_close(ours, theirs) and not torch.equal(ours, theirs):
-            yield f"at x = {value:g} the slope is {theirs.item():g} instead of {ours.item():g}"
+        slopes = [gradient_of(function, x, 1.0) for function in (f, candidate.function)]
+        for name, (theirs, ours) in {"y": [values(g, x) for g in (f, candidate.function)], "the slope": slopes}.items():
+            if not _is_close(ours, theirs):
+                yield f"at x = {value:g} {name} is {theirs.item():g} instead of {ours.item():g}"
     for grad in (torch.inf, -torch.inf, torch.nan):
         ours, theirs = gradient_of(candidate.function, m.x, grad), gradient_of(f, m.x, grad)
         wrong = ~are_equal(ours, theirs)

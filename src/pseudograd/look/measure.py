@@ -108,18 +108,21 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     starts, after, left, right, is_jump = breaks(scaled_f, grid / unit_x, eps)
     brackets = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, is_jump)
     located = _locate(f, brackets, special, jumps, near, eps)
-    pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - each.x) > 4 * near for each in located)}))
+    known = [*(each.x for each in located), *(end.x for end in ends)]
+    pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at) > 4 * near for at in known)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     # The derivative. Its step is small enough to stay on one side of every kink.
     step = torch.full_like(x, eps**0.25 * (high - low))
-    for known_x in [*(each.x for each in located), *(end.x for end in ends)]:
+    for known_x in known:
         distance = (x - known_x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
     slope, error = (part * steepness for part in slope_of(scaled_f, x / unit_x, step / unit_x, eps))
     noises = [rounding_of(g, x, g_eps) for g, g_eps in zip(gradients, eps_of_gradients, strict=True)]
     at_jumps = torch.tensor([end for pair in pairs for end in (*pair, simplest(*pair))], dtype=x.dtype)
     noise = torch.stack(noises).amax(0).where(~torch.isin(x, at_jumps), 0.0)
-    m = Measured(x, values(f, x), slope, error, gradients[0](x), gradients[1](x), located, pairs, ends, noise)
+    y = values(f, x)
+    slope = slope.where(y.isfinite(), torch.nan)
+    m = Measured(x, y, slope, error, gradients[0](x), gradients[1](x), located, pairs, ends, noise)
     return m._replace(error=_spread_error(m))
 
 
@@ -235,7 +238,7 @@ def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], n
     """The breaks, the numbers of each pair and the simplest between them, three points in every wide gap, and the grid away from breaks."""
     ends = sorted({each.x for each in located} | {x for a, b in pairs for x in (a, b, simplest(a, b))})
     for low, high in pairs:
-        grid = grid[(grid < low) | (grid > high)]
+        grid = grid[(grid < low - 2 * near) | (grid > high + 2 * near)]
     all_ends = torch.tensor([grid[0].item(), *ends, grid[-1].item()], dtype=grid.dtype)
     gaps = all_ends[1:] - all_ends[:-1]
     grid = _drop_near(grid, [each.x for each in located], 2 * near)
@@ -246,13 +249,14 @@ def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], n
 
 def regions_of(m: Measured) -> tuple[Region, ...]:
     """Join neighbouring points of the same kinds to regions. A jump of the gradient ends a region. A kink or jump is a region by itself."""
-    x, is_break = m.x.tolist(), m.is_break.tolist()
+    x, is_break, has_value = m.x.tolist(), m.is_break.tolist(), m.y.isfinite().tolist()
     by_sign = (_drop_lone_points(_kinds(m, slopes), is_break) for slopes in (m.positive, m.negative))
     kinds = list(zip(*by_sign, strict=True))
     after_jump = {x for pair in m.pairs for x in (simplest(*pair), pair[1]) if x != pair[0]}
     starts = [0]
     for i in range(1, len(x)):
-        if is_break[i] or is_break[i - 1] or kinds[i] != kinds[i - 1] or x[i] in after_jump:
+        is_end = has_value[i] != has_value[i - 1] or x[i] in after_jump
+        if is_break[i] or is_break[i - 1] or kinds[i] != kinds[i - 1] or is_end:
             starts.append(i)
     sides_of_break = {each.x: (each.left, each.right) for each in m.breaks}
     regions = []
@@ -311,7 +315,7 @@ def _end(
     low, high = sorted((x[own], x[other]))
     for end in m.ends:
         if low <= end.x <= high:
-            return end.x, end.has_finite == (kind != "undefined"), True
+            return end.x, x[own] == end.x or (x[other] != end.x and end.has_finite == (kind != "undefined")), True
     if (low, high) in m.pairs:
         between = simplest(low, high)
         return between, between == x[own], True
