@@ -374,9 +374,26 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
     )
 
 
+@pytest.mark.parametrize(("encoding", "head"), [("utf-8-sig", "# ü\n"), ("latin-1", "# coding: latin-1\n# ü\n")])
+def test_a_script_keeps_the_encoding_that_python_reads_it_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], encoding: str, head: str
+) -> None:
+    file = tmp_path / "old.py"
+    file.write_bytes((head + SCRIPT).encode(encoding))
+    assert answer(capsys, "migrate", "--apply", str(file))[0] == 0
+    text = make_migration(file).after
+    assert "from pseudograd.familiar import" in text
+    assert file.read_bytes() == text.encode(encoding)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [(None, "No such file"), ("def", "invalid syntax"), ("\xff", "codec"), ("class A(Function", "was never closed")],
+    [
+        (None, "No such file"),
+        ("def", "invalid syntax"),
+        ("\xff", "encoding declaration"),
+        ("class A(Function", "was never closed"),
+    ],
 )
 def test_what_is_no_script_is_told_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, reason: str

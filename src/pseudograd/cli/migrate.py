@@ -17,7 +17,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..listen.program.files import write
+    from pseudograd_notices.source import edit_file
+
     from ..migrate import make_migration
 
     migrations = [make_migration(path) for path in options.paths]  # every error comes before anything is written
@@ -25,10 +26,7 @@ def run(options: argparse.Namespace) -> int:
     for migration in migrations:
         print(migration, end="")
         if options.apply and migration in changed:
-            path = migration.file.resolve()  # not the link to it
-            mode = path.stat().st_mode
-            write("migrate", "PATH", path, migration.after)
-            path.chmod(mode)
+            edit_file("migrate", str(migration.file), lambda _: migration.after)  # noqa: B023 (called at once)
             print(f"{migration.file}: written")
     if changed and not options.apply:
         print(f"\n--apply writes {'it' if len(changed) == 1 else f'these {len(changed)} files'}.")

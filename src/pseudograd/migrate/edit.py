@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import io
 import json
+import tokenize
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +48,8 @@ class Migration:
 def make_migration(file: Path) -> Migration:
     """The edit that `pseudograd migrate` shows; writes nothing. Raises ValueError for a file that is no script and no notebook."""
     try:
-        text = file.read_bytes().decode("utf-8")  # with its own line ends
+        content = file.read_bytes()  # with its own line ends
+        text = content.decode(tokenize.detect_encoding(io.BytesIO(content).readline)[0])
         classes, after = _edit_notebook(text) if file.suffix == ".ipynb" else _edit_script(text, file)
     except (OSError, UnicodeDecodeError, SyntaxError, json.JSONDecodeError, KeyError, TypeError) as error:
         why = " ".join(str(error).split())
