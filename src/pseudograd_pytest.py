@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             try:
                 _pin(config, marker.args[0])
             except ValueError as error:
-                raise pytest.UsageError(str(error)) from error
+                raise pytest.UsageError(f"{error} It is the marker of {item.nodeid}.") from error
 
 
 @pytest.hookimpl(wrapper=True)

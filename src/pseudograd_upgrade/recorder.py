@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import FrameType
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from pseudograd.dynamo import when_dynamo_arrives
-from pseudograd.listen import frames, nodes
+from pseudograd.listen import frames, hooks, nodes
 from pseudograd.listen.harmless import Errors, harmless, quietly, unheard
 from pseudograd.listen.listener import Listener, Subscriber, listening, push_in_backward, take_off
 from pseudograd.listen.nodes import LEAF as LEAF_NODE
@@ -45,6 +46,10 @@ Arguments = tuple[object, ...]
 Settings = Mapping[str, Any]
 
 
+class _Ranges(nodes.Ranges, threading.local):
+    """Ranges for each thread, because torch numbers nodes by thread."""
+
+
 class Recorder(Subscriber):
     """Records the events of each step, as numbers and texts."""
 
@@ -60,7 +65,8 @@ class Recorder(Subscriber):
         self.origins: dict[tuple[str, ...], int] = {}  # the fields of an Origin, and its number
         self._locations = frames.Locations()
         self._by_location: dict[object, int] = {}
-        self._ranges = nodes.Ranges()
+        self._ranges = _Ranges()
+        self._thread = threading.get_ident()
         # Backwards of all threads add events. So each event has its own digests, and one assignment exchanges the list.
         self._events: list[tuple[int, str, list[tuple[str, digests.Digest]]]] = []
         self._digests = 0  # in these events
@@ -131,7 +137,8 @@ class Recorder(Subscriber):
                 self._attach_all(sorted(self._ranges.since(before, result), key=number_of), location)
 
     def hears_values(self) -> bool:
-        return True
+        """False in threads that the program starts, as threads have no order. Their calls only give lines to the nodes that they make."""
+        return threading.get_ident() == self._thread
 
     def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], location: frames.Location) -> None:
         for node in new_nodes:
@@ -237,6 +244,8 @@ class CallListener(Listener):
         recorder = self.subscriber
         if recorder.is_on or recorder.schedule.every == 0:
             return super().__torch_function__(func, types, args, kwargs)
+        if not recorder.hears_values():
+            return self.run(func, args, kwargs)
         if torch.is_grad_enabled():
             result = super().__torch_function__(func, types, args, kwargs)
             if not recorder.has_unheard and isinstance(result, Tensor):
@@ -289,6 +298,7 @@ class Session:
 
     listener = CallListener
     hears_in_backward = True  # hears the calls that a checkpoint repeats in a backward
+    reaches_threads = True  # hears and pins the threads that the program starts
 
     def __init__(self, settings: Settings, process: Process) -> None:
         set_seed(settings["seed"])
@@ -303,6 +313,9 @@ class Session:
             shake_after_each_step()
         self.listening = listening(self.mode)
         self.listening.__enter__()
+        self.threads = hooks.NewThreads(lambda: self.listener(recorder))
+        if self.reaches_threads:
+            self.threads.__enter__()
         process.mark()
 
     def make_recorder(self, schedule: Schedule, settings: Settings) -> Recorder:
@@ -314,6 +327,8 @@ class Session:
             self.pin = pin_edge(settings["pin"])
             self.pin.lines = settings["lines"] or ()  # without lines, everywhere
             self.pin.__enter__()
+            if self.reaches_threads:
+                hooks.NewThreads(lambda: self.pin).__enter__()
 
     def content(self) -> dict[str, object]:
         return self.recorder.content()

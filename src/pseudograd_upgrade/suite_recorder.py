@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import pickle
-import threading
 import zlib
 from typing import TYPE_CHECKING
 
 import torch
 
-from pseudograd.listen import hooks, nodes
 from pseudograd.listen.frames import Locations
 from pseudograd.wording import counted
 
@@ -27,24 +25,14 @@ _MOST_LOCATIONS = 5_000  # with more, all are forgotten at the next test
 _STATE = ("step", "is_on", "steps", "losses", "_events", "_digests", "_depth", "full_step")
 
 
-class _Ranges(nodes.Ranges, threading.local):
-    """Ranges for each thread, because torch numbers nodes by thread."""
-
-
 class SuiteRecorder(Recorder):
     """Records parts: tests, and inside a test its shared fixtures. A node that one part made may run in another."""
 
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
         self.is_on = False  # outside of tests
-        self._ranges = _Ranges()
-        self._thread = threading.get_ident()
         self._outer: list[dict[str, object]] = []
         self.full_steps: dict[str, int] = {}  # by test, the first step with events that have no digest
-
-    def hears_values(self) -> bool:
-        """False in threads that a test starts, because threads have no order. Their calls only give lines to the nodes that they make."""
-        return threading.get_ident() == self._thread
 
     def begin_part(self) -> None:
         if len(self._by_location) > _MOST_LOCATIONS:
@@ -78,11 +66,12 @@ class SuiteRecorder(Recorder):
 class SuiteSession(Session):
     """Seeds each part anew, so that it does not depend on what ran before."""
 
+    reaches_threads = False  # but while a test runs
+
     def __init__(self, settings: Settings, process: Process) -> None:
         super().__init__(settings, process)
         self.seed = settings["seed"]
         self.parts: dict[str, bytes | None] = {}
-        self._threads = hooks.NewThreads(lambda: self.listener(self.suite_recorder))
         watch.on_begin, watch.on_end = self._begin_part, self._end_part
         for name in watch.open:
             self._begin_part(name)
@@ -94,7 +83,7 @@ class SuiteSession(Session):
     def _begin_part(self, name: str) -> None:
         self.suite_recorder.begin_part()
         if watch.running == name:
-            self._threads.__enter__()
+            self.threads.__enter__()
         self._set_seed()
 
     def _end_part(self, name: str) -> None:
@@ -103,7 +92,7 @@ class SuiteSession(Session):
         except Exception as error:
             self.suite_recorder.noted.note(f"the end of {name}", error)
         if watch.running == name:
-            self._threads.__exit__()
+            self.threads.__exit__()
         else:
             self._set_seed()  # for the test, whether or not it is the first to share this fixture
 

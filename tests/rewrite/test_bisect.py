@@ -115,6 +115,7 @@ TEXTS: dict[str, tuple[str, tuple[CallSite, ...], tuple[CallSite, ...], str]] = 
     ),
     "one": (FOUND, SITES[2:3], SITES, f"bisect: of 4 this line decides:\n  relu         main.py:4\n{SURE}"),
     "no call": (SAME, (), (), "bisect: nothing to find: the change decides nothing (the change reached no call)"),
+    "one place": (SAME, (), SITES[:1], "bisect: nothing to find: the change decides nothing (it reached 1 place)"),
     "the same": (SAME, (), SITES, "bisect: nothing to find: the change decides nothing (it reached 4 places)"),
     "random": (
         RANDOM,

@@ -59,6 +59,14 @@ def test_a_pin_and_its_report(capfd: Capture) -> None:
     assert (sys.path, sys.argv) == (path, argv)
 
 
+def test_a_pin_reaches_the_threads_of_the_program(capfd: Capture, tmp_path: Path) -> None:
+    call = "import threading; thread = threading.Thread(target=main); thread.start(); thread.join()"
+    (tmp_path / "train.py").write_text(PROGRAM.replace("    main()\n", f"    {call}\n", 1))
+    code, out, err = run(capfd, "--require", "--pin", OTHER, "train.py")
+    assert (code, out) == (0, f"__main__ [] [0.0, {AT_EDGE[OTHER]}, 1.0]\n"), err
+    assert f"zero/{OTHER} train.py:6" in err
+
+
 def test_a_pin_to_the_installed_era_has_nothing_to_rewrite_and_counts_as_done(capfd: Capture) -> None:
     era = installed_era()
     assert run(capfd, "--require", "--pin", era, "train.py") == (

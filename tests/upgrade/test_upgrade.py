@@ -16,9 +16,12 @@ import pytest
 import torch
 
 import pseudograd
-from pseudograd.torch_table.eras import era_of, installed_era
+from pseudograd.torch_table.eras import CLOSED_ERA, era_of, installed_era
+from pseudograd_upgrade.differences import leaves_of
+from pseudograd_upgrade.environments import find_environments
 from pseudograd_upgrade.recorder import describe_options
-from pseudograd_upgrade.runs import Limits, Runner
+from pseudograd_upgrade.recording import Schedule
+from pseudograd_upgrade.runs import Limits, Runner, open_runner
 
 from ..commands import answer
 
@@ -122,6 +125,7 @@ def test_the_same_torch_twice_differs_in_nothing(capfd: pytest.CaptureFixture[st
 
 
 CHECKPOINT = {"import os": "from torch.utils.checkpoint import checkpoint\nimport os"}
+POOL = {"import os": "from concurrent.futures import ThreadPoolExecutor as Pool\nimport os"}
 SCALED = """\
 class Scaled(torch.autograd.Function):
     @staticmethod
@@ -201,6 +205,17 @@ def test_the_first_run_tells_the_cost(
         runner._seconds = seconds
         runner._announce_cost(most)
     assert capfd.readouterr().err == f"upgrade: the first run took {cost}\n"
+
+
+@pytest.mark.program
+def test_a_line_in_a_thread_of_the_program_is_known_and_pinned() -> None:
+    (python, _), edge = find_environments(PY, PY), "open" if installed_era() == CLOSED_ERA else "closed"
+    program = write_program("h = Pool(1).submit(lambda: h * scale.clamp(0, 1)).result()", CLAMP | POOL)
+    with open_runner(program, [], False, 0) as runner:
+        runs = [runner.run(python, Schedule(), pin=pin, lines=["train.py:15"]) for pin in (None, edge)]
+    for run in runs:
+        assert any((event.origin.kind, event.origin.where) == ("backward", "train.py:15") for event in run.steps[1])
+    assert leaves_of(runs[0], 1) != leaves_of(runs[1], 1)
 
 
 @pytest.mark.program
@@ -376,6 +391,7 @@ CLAMP = {"[*model": "[scale, *model", "model, head": "scale = nn.Parameter(torch
     [
         ("h = F.margin_ranking_loss(h - h.detach(), h * 0, h.sign().detach()) + h", {}, "train.py:13  step 1, backward of ClampMin"),
         ("h = h * scale.clamp(0, 1)", CLAMP, "train.py:14  step 1, backward of Clamp"),
+        ("h = Pool(1).submit(lambda: h * scale.clamp(0, 1)).result()", CLAMP | POOL, "train.py:15  step 1, backward of Clamp"),
         *(
             (f"h = checkpoint(lambda z: z * scale.clamp(0, 1), h, use_reentrant={on})", CLAMP | CHECKPOINT, "train.py:15  step 1,")
             for on in (True, False)

@@ -216,8 +216,8 @@ READERS_OF_RANDOM_STATES = [  # torch's own fork_rng and checkpoint look them up
 ]
 THREAD_START = Patch(
     "threading.Thread.start",
-    "calls in the threads of a test are counted, or recorded",
-    "the test has ended, under a pin of pytest or in `upgrade -m pytest`",
+    "`run`, `bisect` and `upgrade` reach the threads of a program, a pin of pytest counts the calls in those of a test",
+    "the program has ended, or the test",
 )
 CALLS_IN_COMPILED_CODE = [
     Patch(

@@ -104,7 +104,7 @@ class Bisection:
             yield f"bisect: the same run passed once and failed once: {self.outcome}. {remedy}."
             return
         if self.outcome == SAME:
-            why = f"it reached {count} places" if count else "the change reached no call"
+            why = f"it reached {counted(count, 'place')}" if count else "the change reached no call"
             yield f"bisect: nothing to find: {self.outcome} ({why})"
             return
         lines = len(self.decide)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import must
+from ..listen import hooks
 from ..listen.program import follow as programs
 from ..listen.program.files import checked_file, json_text, write
 from ..listen.program.process import Process
@@ -105,18 +106,25 @@ def run(
 
 
 class Following:
-    """The contexts of a command, from the import of torch to the end of the process."""
+    """The contexts of a command, from the import of torch to the end of the process, in each thread."""
 
     def __init__(self, entered: Iterable[Rewriting], process: Process) -> None:
-        self.entered = [context.__enter__() for context in entered]
+        self.entered = list(entered)
+        self._open: list[Rewriting | hooks.NewThreads] = [*self.entered, *map(_in_threads, self.entered)]
+        for context in self._open:
+            context.__enter__()
         process.mark()
 
     def content(self) -> object:
         return [context.report() for context in self.entered]
 
     def forked(self) -> None:
-        for context in self.entered:
+        for context in self._open:
             context.__exit__()
+
+
+def _in_threads(context: Rewriting) -> hooks.NewThreads:
+    return hooks.NewThreads(lambda: context)
 
 
 def begin(job: Mapping[str, Any], process: Process) -> Following:

@@ -207,6 +207,7 @@ class Blocks:
 class _Session(Session):
     recorder: BlockRecorder
     hears_in_backward = False  # torch calls other functions there on each route
+    reaches_threads = False
 
     def make_recorder(self, schedule: Schedule, settings: Settings) -> BlockRecorder:
         return BlockRecorder(schedule)
