@@ -227,7 +227,7 @@ def test_the_pin_holds_in_the_workers_of_xdist_and_the_controller_sums_them(pyte
     ("marker", "option", "text"),
     [
         ("'half'", "--pseudograd-pin=torch<=9.9", "*pin_edge: edge must*"),
-        ("'opne'", "", "*pin_edge: edge must*Did you mean 'open'?*"),
+        ("'opne'", "", "*pin_edge: edge must*Did you mean 'open'? It is the marker of *test_it*"),
         ("", "", "*pseudograd_pin: there must be one argument, got 0 and 0 by name, at *test_it*"),
         ("edge='half'", "", "*pseudograd_pin: there must be one argument, got 0 and 1 by name, at *test_it*"),
     ],
