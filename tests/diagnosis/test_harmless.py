@@ -375,3 +375,16 @@ def test_twenty_different_errors_are_kept_with_their_counts_and_the_others_count
     twice = [f"place {place}: ValueError: x, 2 times" for place in (0, 19)]
     once = [f"place {place}: ValueError: x" for place in range(1, 19)]
     assert errors.lines == [twice[0], *once, twice[1], "6 errors of further kinds"]
+
+
+def test_a_hook_of_the_program_on_a_node_comes_after_ours_and_can_be_removed() -> None:
+    x, seen = torch.ones(3, requires_grad=True), list[str]()
+    with diagnose() as d:
+        y = x.sigmoid()
+        first, second = (y.grad_fn.register_hook(lambda *_, name=name: seen.append(name)) for name in "ab")  # type: ignore[union-attr, misc]
+        first.remove()
+        y.sum().backward()
+    assert second.id != first.id
+    assert seen == ["b"]
+    assert [site.calls for site in d.sites] == [1]
+    assert "_register_hook" not in vars(torch.autograd.Function)

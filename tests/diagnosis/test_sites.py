@@ -265,6 +265,17 @@ def test_the_nodes_inside_a_recurrent_network_have_the_line_of_its_call() -> Non
     assert {site.op: site.calls for site in d.sites} == {"mul": 120, "sub": 60, "tanh": 60, "sigmoid": 120}
 
 
+def test_the_nodes_inside_cells_have_the_line_of_their_call_in_each_step() -> None:
+    cell, x = torch.nn.GRUCell(2, 3), torch.randn(1, 2)
+    with diagnose(cell) as d:
+        for _ in range(3):
+            first = cell(x)
+            cell(x, first).sum().backward()
+    calls = {(site.op, site.expression): site.calls for site in d.sites}
+    each = {"mul": 6, "sub": 3, "tanh": 3, "sigmoid": 6}
+    assert calls == {(op, line): each[op] for op in each for line in ("cell(x)", "cell(x, first)")}
+
+
 def test_the_region_of_x_is_counted_in_each_step() -> None:
     x = torch.nn.Parameter(torch.tensor([-1.0, 0.5, 3.0]))
     d = diagnosed(lambda: x.clamp(0, 1).sum(), times=3)

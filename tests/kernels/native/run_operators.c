@@ -233,6 +233,12 @@ static uint64_t count_nonfinite(Fake *one, Fake *other) {
     return stack[0];
 }
 
+static uint64_t are_finite(Fake *one, Fake *other) {
+    Value stack[2] = {(Value)one, (Value)other};
+    run("are_finite", stack);
+    return stack[0];
+}
+
 static void add_tallies(Fake *grad, Fake *one, Fake *other, int has) {
     const Value grads[3] = {(Value)grad, (Value)one, (Value)other}, sums[1] = {(Value)ascending(COUNTS + 3)};
     Value stack[3] = {list_of(3, grads), list_of(1, sums), (Value)(int64_t)has};
@@ -308,6 +314,7 @@ int main(int arguments, char **given) {
                             add_tallies(numbers(dtypes[d], of_grad, inners[n], 2), numbers(dtypes[d], layout, inners[n], 3),
                                         numbers(dtypes[d], 4 - p % 2, inners[n], 4), p % 2 ? IS_FULL : 0);
                             found[12] ^= 5 * count_nonfinite(numbers(dtypes[d], of_grad, inners[n], 2), numbers(dtypes[d], layout, inners[n], 3));
+                            found[12] ^= 7 * are_finite(numbers(dtypes[d], of_grad, inners[n], 2), numbers(dtypes[d], layout, inners[n], 3));
                             if (!level) memcpy(first, found, sizeof(found));
                             for (int i = 0; i < 14; i++)
                                 if (found[i] != first[i]) {

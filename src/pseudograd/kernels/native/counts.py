@@ -119,11 +119,21 @@ def are_ordinary(tensors: Sequence[Any]) -> bool:
     return {*map(type, tensors)} <= _ORDINARY and not any(map(is_wrapped, tensors))
 
 
+@lru_cache(maxsize=1)
+def _operator_for_two() -> Any:
+    """None in an older build of the library."""
+    return getattr(native.operators, "are_finite", None)
+
+
 def are_finite(values: Sequence[Any]) -> bool:
     """Are all numbers of these tensors known to be finite? None stands for no tensor."""
     tensors = [value for value in values if value is not None]
+    if not are_ordinary(tensors):
+        return False
     try:
-        return are_ordinary(tensors) and not (tensors and native.operators.count_nonfinite(tensors))
+        if len(tensors) == 2 and (are_both_finite := _operator_for_two()) is not None:
+            return bool(are_both_finite(*tensors))
+        return not (tensors and native.operators.count_nonfinite(tensors))
     except RuntimeError:  # as above
         return False
 

@@ -804,6 +804,19 @@ OPERATOR(count_nonfinite_operator) {
     stack[0] = (Value)nonfinite;
 }
 
+/* Are all entries of both finite? Without a list this takes half of the time. */
+OPERATOR(are_finite_operator) {
+    const double found[3] = {0, 0, IS_FULL};
+    int64_t nonfinite = 0;
+    for (int k = 0; k < 2; k++) {
+        Tensor t = tensor((Handle)stack[k]), same[4] = {t, t, t, t};
+        Tally tally;
+        if (count_all(same, found, &tally)) nonfinite += tally.counts[NONFINITE];
+    }
+    release_arguments(stack, 2);
+    stack[0] = (Value)!nonfinite;
+}
+
 /* The next entry of a launch: what arrived, and what leaves in its shape. 0 where their memory is not in one order without gaps. */
 static int fill_entry(Measures *m, const Tensor *tensors, int lefts, int kind, double *row) {
     const Tensor *grad = tensors;
@@ -959,6 +972,7 @@ static const struct {
     {"add_tally", "add_tally(Tensor grad, Tensor one, Tensor other, Tensor x, Tensor settings, Tensor(a!) sums) -> int", "CPU", add_tally_operator, 0},
     {"add_tallies", "add_tallies(Tensor[] grads, Tensor(a!)[] sums, int has) -> int", "CPU", add_tallies_operator, 0},
     {"count_nonfinite", "count_nonfinite(Tensor[] grads) -> int", "CPU", count_nonfinite_operator, 0},
+    {"are_finite", "are_finite(Tensor one, Tensor other) -> bool", "CPU", are_finite_operator, 0},
     {"arrive", "arrive(Tensor grad, Tensor(a!) squares, Tensor(b!) had) -> int", "CPU", arrive_operator, 0},
     {"measure", "measure(Tensor[] tensors, int[] entries, Tensor(a!) rows) -> int", "CPU", measure_operator, measure_operator_on_device},
     {"choose", "choose(int most) -> int", "CompositeExplicitAutograd", choose_operator, 0},
