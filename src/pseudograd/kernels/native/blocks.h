@@ -260,7 +260,7 @@ INLINE M NAME(is_infinite)(V v) {
    ROOM               grad times the part of the range, which is the number long, that x has ahead */
 INLINE void NAME(formula_block)(const T *grads, const T *xs, const T *as, const T *bs, T *out, V low, V high, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0), number = LANE(all)(rule.slopes[NUMBER_AT]);
-    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
+    ROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V grad = LOAD(grads + i), x = LOAD(xs + i), a = as ? LOAD(as + i) : number, b = bs ? LOAD(bs + i) : number, found;
         if (rule.formula == LOSS) {
             V lowest = LANE(select)(LANE(less)(x, low), low, x), highest = LANE(select)(LANE(less)(high, x), high, x);

@@ -377,8 +377,10 @@ static void NAME(formula)(const void *grad, const void *x, const void *a, const 
 #else
 #define CASE(k) case k: rule.formula = k, NAME(formula_by)(grad, x, a, b, out, min, max, rule, n); break;
     if (sizeof(T) > 2) switch (rule.formula) {
-        CASE(LOSS) CASE(LOSS_TO_X) CASE(ON_GRID) CASE(ON_GRID_TO_X) CASE(ON_GRID_TO_A) CASE(ON_GRID_TO_B)
-        CASE(JUMP) CASE(JUMP_TO_X) CASE(JUMP_TO_X_AND_BACK) CASE(JUMP_TO_A) CASE(ROOM_TO_X)
+        CASE(LOSS) CASE(LOSS_TO_X) CASE(ON_GRID) CASE(JUMP) CASE(JUMP_TO_X) CASE(ROOM_TO_X)
+        default: /* the other gradients, which share the longest bodies */
+            if (rule.formula < JUMP) NAME(formula_by)(grad, x, a, b, out, min, max, rule, n);
+            else NAME(formula_by)(grad, x, a, b, out, min, max, rule, n);
     }
 #undef CASE
 #endif

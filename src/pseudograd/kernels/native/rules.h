@@ -7,8 +7,14 @@
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __CUDACC__
 #define UNROLLED _Pragma("unroll") /* else what the loop indexes goes through memory */
+#define ROLLED UNROLLED
 #else
 #define UNROLLED
+#ifdef __clang__
+#define ROLLED _Pragma("clang loop unroll(disable)") /* a long body once, not for each vector of a block */
+#else
+#define ROLLED _Pragma("GCC unroll 1")
+#endif
 #endif
 
 typedef float number_f; /* what a lane holds */
