@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -201,6 +202,31 @@ def test_no_rule_is_advised_behind_an_op_whose_slope_grows_without_end(op: str, 
     advised = only(d, "cut").next_step
     is_steep = advised.startswith(f"pseudograd.clamp what enters this {'div' if op == 'quotient' else ''}")
     assert (is_steep, "override(clamp" in advised) == ((op in STEEP, op in SLOW) if not towards else (False, False))
+
+
+GUARDED: dict[str, Callable[[Tensor], Tensor]] = {
+    "sqrt": lambda p: (p.square().clamp(min=1e-12).sqrt() - 1).square().sum(),
+    "log": lambda p: -(p * 1e-3).clamp(min=1e-8).log().sum(),
+    "log, and all is cut": lambda p: -(p * 1e-10).clamp(min=1e-8).log().sum(),
+    "division, of the parameter": lambda p: (1 / p.clamp(min=1e-5)).log().sum(),
+}
+
+
+@pytest.mark.parametrize("detail", ["full", "counts"])
+@pytest.mark.parametrize("op", GUARDED)
+def test_no_rule_is_advised_at_a_guard_of_the_op_that_follows(op: str, detail: Literal["full", "counts"]) -> None:
+    """Passed by `inward`, the gradients at such a guard throw the parameter off."""
+    p = nn.Parameter(torch.tensor([1e-7, 0.5, 2.0]))
+    optimizer = torch.optim.SGD([p], 0.1)
+    with diagnose(detail=detail) as d:
+        GUARDED[op](p).backward()
+        optimizer.step()
+    (finding,) = [finding for finding in d.findings if finding.code in ("cut", "starved")]
+    assert "of their size" not in finding.evidence or detail == "full"
+    if detail == "full":
+        assert finding.next_step.startswith("None, if it guards the op that follows")
+    else:  # which has no sizes
+        assert finding.next_step.endswith("nothing, if it guards the op that follows, such as sqrt, log or a division")
 
 
 # values at a bound, and an op behind the clamp that cuts there

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from .judge.norms import History, Norm
 
 
+_STEEP = 1000  # times as large: gradients of this size come from a steep slope, not from a larger error
+
+
 @dataclass(frozen=True)
 class Site:
     """One op at one line, over all recorded backward passes. Counts are entries of the gradient that arrives; shares are 0 to 1.
@@ -63,6 +66,7 @@ class Site:
     is_clip: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
     is_hinge: bool = field(default=False, repr=False)
+    has_small_floor: bool = field(default=False, repr=False)  # a hinge whose bound is such a number
     # "ascent" if the optimiser adds this gradient, "descent" if it subtracts it; "unknown" if the program steps by itself
     direction: str = field(default="descent", repr=False)
     # only sums, powers and constant factors are between its result and the loss
@@ -89,6 +93,18 @@ class Site:
     def at_bound_share(self) -> float:
         """The share of the arrived elements that is at a bound."""
         return (self.at_bound or 0) / self.arrived if self.arrived else 0.0
+
+    @property
+    def guards_next_op(self) -> bool:
+        """Does it keep x away from where the op that follows, such as sqrt, log or a division, is steep?
+
+        Then what it cuts is huge beside what passes. If nothing passes, a small positive bound says so.
+        """
+        passed = self.arrived - self.cut
+        if not passed or not self.cut:
+            return self.has_small_floor and self.cut > 0
+        mean_passed, mean_cut = (self.magnitude - self.cut_magnitude) / passed, self.cut_magnitude / self.cut
+        return math.isfinite(self.magnitude) and mean_cut > _STEEP * mean_passed
 
     @property
     def is_calm_clip(self) -> bool:

@@ -51,6 +51,7 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         is_deliberate=is_deliberate,
         is_clip=tally.is_clip,
         is_hinge=tally.is_hinge,
+        has_small_floor=tally.has_small_floor,
         is_term=tally.is_term,
         direction=direction,
         steep_op=tally.steep_op,

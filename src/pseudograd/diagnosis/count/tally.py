@@ -96,6 +96,7 @@ class Tally:
         self.normalises_one_number = False  # does it normalise one number?
         self.is_term = False  # are only sums, powers and constant factors between its value and the loss?
         self.is_hinge = False  # does the clamp have only a lower bound, which is 0 or a small guard?
+        self.has_small_floor = False  # is this bound more than 0?
         # Is its input used beside it, as in the loss of a policy, or in `x - round(x)`?
         self.is_clip = False
         # Does the next node of the backward cut what passes exactly at a bound? None if no x was at a bound.
@@ -214,6 +215,7 @@ class Tally:
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
             low, *high = saved.inputs[1:] or (None,)
             self.is_hinge = isinstance(low, (int, float)) and 0 <= low <= _FLOOR and high in ([], [None])
+            self.has_small_floor = self.is_hinge and low != 0
             if node is not None and not is_slice and is_power_of_two(self.calls):
                 self._look_behind(node, saved, leaving, arriving)
         return True

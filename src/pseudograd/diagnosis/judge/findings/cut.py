@@ -28,11 +28,12 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             yield KIND.site_finding(site, count_cut(site), cause, advised, share)
         elif site.family == "clamp" and not site.is_calm_clip and share - _edge_share(site) >= CUT_SHARE:
             text = f"{percent(share)} of {site.arrived:,} arriving gradients are cut"
-            if math.isfinite(site.magnitude):
+            if site.magnitude and math.isfinite(site.magnitude):  # `counts` has no sizes
                 text += f", {percent(site.cut_magnitude_share)} of their size"
             if site.recoverable is not None:
                 text += f"; {percent(site.recoverable_share)} of that would lead back inside"
             may_help = site.recoverable is None or site.recoverable_share >= RECOVERABLE_SHARE
+            may_help = may_help and not site.guards_next_op
             advised = (may_help and advice.clip_parameter(site, evidence)) or advise_clamp(site)
             yield KIND.site_finding(site, text, _sides(site), advised, share)
         elif site.family == "fake_quantize" and share >= CLIPPED_SHARE:
@@ -53,7 +54,9 @@ def _edge_share(site: Site) -> float:
 def advise_clamp(site: Site) -> str:
     """The next step at a clamp, by what was measured there."""
     if site.recoverable is None and not site.steep_op:
-        return advice.override(site, DEFAULT_RULE)
+        return advice.override(
+            site, DEFAULT_RULE, "; nothing, if it guards the op that follows, such as sqrt, log or a division"
+        )
     if site.recoverable == 0:
         return (
             "None, if the clip is meant: what is cut would only lead further outside, as with free bits, or in the clipped loss of a "
@@ -70,6 +73,11 @@ def advise_clamp(site: Site) -> str:
         return (
             f"pseudograd.clamp what enters this {site.steep_op}, not its result: outside, the slope of {site.steep_op} grows without end, "
             "and so would the gradients that a rule passes here."
+        )
+    if site.guards_next_op:
+        return (
+            "None, if it guards the op that follows, such as sqrt, log or a division: a rule would pass gradients of the steep slope "
+            "there, and they throw the parameters far off. With a larger bound they are smaller."
         )
     return advice.override(site, DEFAULT_RULE, f": it passes {percent(site.recoverable_share)} of what is cut")
 

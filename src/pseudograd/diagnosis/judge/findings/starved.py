@@ -127,6 +127,8 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         step = step_behind(cause, evidence)
         if step is not None:
             return advice.try_rule(step, f"; then ask again, as {cause.op} cuts all before it") or advice.look_at(step)
+        if cause.family == "clamp" and cause.guards_next_op:
+            return advise_clamp(cause)
         clip = advice.clip_parameter(cause, evidence)
         if clip is not None:
             return clip
@@ -139,7 +141,8 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if cause.is_second:
             return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
         brings_little = cause.recoverable is not None and cause.recoverable_share < RECOVERABLE_SHARE
-        if cause.family == "clamp" and (brings_little or cause.steep_op):
+        is_uncertain = cause.recoverable is None and not cause.is_term
+        if cause.family == "clamp" and (is_uncertain or brings_little or cause.steep_op):
             return advise_clamp(cause)
         next_step = advice.try_rule(cause) or advice.look_at(cause)
         return (
