@@ -216,8 +216,8 @@ def readme_part(run: Run) -> str:
         [
             f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
             f"On the CPU, forward and backward of a million elements with `inward` take {ratios}, the class that scripts "
-            f"copy (the *popular snippet*). The picture shows times as multiples of two copies, of x and of grad: `inward` takes "
-            f"{over['floor']:.2f} of it. "
+            f"copy (the *popular snippet*). The unit of the picture is the time to copy x and grad once each: `inward` takes "
+            f"{over['floor']:.2f} times as long. "
             f"The network of the picture saves {mib['inward']} MiB for its backward pass with `inward` and {mib['native']} MiB with "
             f"torch.clamp. [How fast](docs/speed.md) has more figures. {_count_limits(run)}",
         ]
