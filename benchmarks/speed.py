@@ -1,10 +1,12 @@
-"""Time and memory of clamps, forward and backward: torch's own, the popular snippet, other libraries', ours; and what is promised.
+"""Measure time and memory of clamps in forward and backward, and check the *promises*: the limits in suite/promises.py.
 
     python benchmarks/speed.py --check              # everything, about a quarter of an hour; status 1 if a promise does not hold
-    python benchmarks/speed.py --quick --check      # what the promises name and nothing else, about three minutes
+    python benchmarks/speed.py --quick --check      # only what the promises name, about three minutes
     python benchmarks/speed.py --questions size,relu --json speed.json
 
-A run of everything is kept in benchmarks/results, and `report.py` makes docs/speed.md of it. How it measures: benchmarks/README.md.
+A *route* is a way to compute an op: torch's own, the popular snippet, another library's, ours; the route "floor" only copies x and grad.
+A *question* is a table of docs/speed.md: suite/cases.py. A full run has neither --quick nor --questions. Without --json its results go to
+benchmarks/results, from which `report.py` makes docs/speed.md. How it measures: benchmarks/README.md.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from suite.cases import QUESTIONS, Case, plan
 from suite.measure import measure, measure_network
 from suite.promises import needed, promises
 from suite.results import Measured, Record, describe_machine, machine_in_words
-from suite.routes import peers
+from suite.routes import library_versions
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -41,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
         "selection": options.selection,
         "rounds": options.rounds,
         "machine": machine,
-        "peers": peers(),
+        "peers": library_versions(),
         "missing": missing,
         "cases": [{"case": asdict(case), "routes": routes} for case, routes in results.items()],
         "promises": verdicts,
@@ -57,11 +59,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    parser = parser_of(__doc__, 31)
+    parser = parser_of(__doc__, rounds=31)
     parser.add_argument("--quick", action="store_true", help="only the cases and routes that promises name, 11 rounds")
-    parser.add_argument("--questions", help=f"some of: {', '.join(QUESTIONS)}")
+    parser.add_argument("--questions", help=f"separated by commas, some of: {', '.join(QUESTIONS)}")
     parser.add_argument("--seconds", type=float, default=0.003, help="least length of one sample")
-    parser.add_argument("--json", type=Path, help="where to write the results; a full run is kept in any case")
+    parser.add_argument("--json", type=Path, help="where to write; a full run writes to benchmarks/results by default")
     options = parser.parse_args(arguments)
     names = QUESTIONS if options.questions is None else options.questions.split(",")
     if unknown := [name for name in names if name not in QUESTIONS]:
@@ -95,8 +97,8 @@ def measure_case(case: Case, routes: tuple[str, ...], options: argparse.Namespac
     if case.op == "network":
         return measure_network(routes), {}
     if case.op == "import":
-        _, inside = import_time.measure(import_time.FEWEST_PAIRS if options.quick else import_time.PAIRS)
-        return {"pseudograd": {"milliseconds": statistics.median(inside)}}, {}
+        _, milliseconds = import_time.measure(import_time.FEWEST_PAIRS if options.quick else import_time.PAIRS)
+        return {"pseudograd": {"milliseconds": statistics.median(milliseconds)}}, {}
     return measure(case, routes, options.rounds, options.seconds)
 
 

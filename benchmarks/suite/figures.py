@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ALT_TEXTS = {
-    "speed.png": "Time of a clamp divided by the time to copy x and grad, plotted against the number of elements; memory that a network saves "
-    "for backward",
+    "speed.png": "Time of a clamp divided by the time to copy x and grad, plotted against the number of elements; memory that a network "
+    "saves for backward",
     "speed_cases.png": "The time of the rule inward against torch's own op at one million elements, a bar for each case",
 }
 _LINES = ("native", "snippet", "hardtanh", "inward", "floor")

@@ -171,7 +171,7 @@ def _brevitas(work: Workload) -> Forward:
     return lambda: clamp(x, low, high)
 
 
-def peers() -> dict[str, str]:
+def library_versions() -> dict[str, str]:
     """The versions of the other libraries, where they are installed."""
     return {name: version(name) for name in ("compressai", "brevitas") if importlib.util.find_spec(name)}
 
