@@ -34,11 +34,11 @@ _DTYPES_OF_PYTHON = (torch.float32, torch.int64, torch.bool, torch.complex64)  #
 _LONGEST_LIST = 24  # more equal entries are written with torch.full
 
 
-class UnwritableError(Exception):
-    """No program of ten lines shows the call. The text is the reason, as the end of a sentence."""
+class NoProgramError(Exception):
+    """No program of ten lines shows that the call differs. The text is the reason, as the end of a sentence."""
 
 
-class SameAloneError(UnwritableError):
+class SameAloneError(NoProgramError):
     """With the same arguments the call gives the same results under both torches."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Call:
     """args, kwargs: as texts, which name the `tensors`. kind: that of the event; of a backward the gradients are compared, else outputs.
 
     requires: the tensors that require a gradient. grads: for each output (None: the only one) the name of the gradient that arrives there;
-    without a name, the sum of the output is differentiated.
+    None: the sum of the output is differentiated.
     """
 
     kind: str
@@ -117,7 +117,7 @@ class Call:
         return f"torch.autograd.backward([{', '.join(outputs)}], [{', '.join(map(str, arriving))}])"
 
     def programs(self, shown: str, outcome: Outcome) -> Iterator[str]:
-        """A program that prints the tensor `shown`, then one that prints all its digits. UnwritableError if ten lines cannot hold it."""
+        """A program that prints the tensor `shown`, then one that prints all its digits. NoProgramError if ten lines cannot hold it."""
         y = outcome.tensors.get("y0")
         is_scalar = outcome.is_tensor and y is not None and not y.dim()
         seed = ["torch.manual_seed(0)"] if outcome.is_random else []
@@ -131,7 +131,7 @@ class Call:
             lines = ["import torch", "", *seed, *tensors, *self.lines(is_scalar), f"print({text}{digits})"]
             if len(max(lines, key=len)) > _LONGEST_LINE or len(lines) - 1 > _MOST_LINES:
                 count = sum(tensor.numel() for tensor in self.tensors.values())
-                raise UnwritableError(f"what is left of it has {count:,} numbers, more than ten lines hold")
+                raise NoProgramError(f"what is left of it has {count:,} numbers, more than ten lines hold")
             yield "\n".join(lines) + "\n"
 
 
@@ -141,7 +141,7 @@ def name_function(function: object) -> tuple[str, str]:
     is_method = name.startswith("torch.Tensor.") and not name.endswith(".__get__")
     name = name.removeprefix("torch.Tensor.") if is_method else name
     if any(part.startswith("_") and not part.endswith("__") for part in name.split(".")):
-        raise UnwritableError(f"{name} is not public")
+        raise NoProgramError(f"{name} is not public")
     return METHOD if is_method else FUNCTION, name
 
 
@@ -149,7 +149,7 @@ def _public_name(function: object) -> str:
     if isinstance(function, _ATEN):
         space, _, rest = str(function).partition(".")
         if space != "aten":
-            raise UnwritableError(f"{space}.{rest} is an op of another package")
+            raise NoProgramError(f"{space}.{rest} is an op of another package")
         return f"torch.ops.aten.{rest}"
     name = str(getattr(function, "__name__", function))
     for module in _MODULES:
@@ -157,7 +157,7 @@ def _public_name(function: object) -> str:
             return f"{module.__name__}.{name}"
     resolved: str | None = resolve_name(function)
     if resolved is None:
-        raise UnwritableError(f"{name} is no function of torch that has a public name")
+        raise NoProgramError(f"{name} is no function of torch that has a public name")
     return resolved
 
 
@@ -182,7 +182,7 @@ def argument_text(value: object, name: Callable[[Tensor], str]) -> str:
         return repr(value.type)
     if value is Ellipsis:
         return "..."
-    raise UnwritableError(f"an argument is a {type(value).__name__}, which has no short way to be written")
+    raise NoProgramError(f"an argument is a {type(value).__name__}, which has no short way to be written")
 
 
 def _infinity(value: float) -> str:
@@ -227,7 +227,7 @@ def _float_text(value: float, dtype: torch.dtype) -> str:
     return repr(next((short for short in shorter if torch.tensor(short, dtype=dtype).item() == value), value))
 
 
-def own_memory(tensor: Tensor) -> Tensor:
+def copy_strided(tensor: Tensor) -> Tensor:
     """A copy with the same strides in memory of its own. It is contiguous if most of that memory would be gaps."""
     x = tensor.detach()
     sizes = list(zip(x.shape, x.stride(), strict=True))

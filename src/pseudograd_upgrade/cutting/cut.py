@@ -16,7 +16,7 @@ import torch
 from ..differences import Difference
 from ..recording import BACKWARD, FORWARD, UPDATE, Event, Schedule
 from ..runs import Interpreter, Runner, run_python
-from .call import Call, Outcome, SameAloneError, UnwritableError
+from .call import Call, NoProgramError, Outcome, SameAloneError
 from .recorder import Snapshot
 from .shrink import LateError, Mismatch, shrink
 
@@ -61,25 +61,25 @@ def cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Differen
             prints = tuple(run_program(interpreter.path, program) for interpreter in (old, new))
             if prints[0] != prints[1]:
                 return Cut(program, prints)
-        raise UnwritableError("written as a program, it prints the same under both")
-    except UnwritableError as error:
+        raise NoProgramError("written as a program, it prints the same under both")
+    except NoProgramError as error:
         return Cut(why=str(error), is_same_alone=isinstance(error, SameAloneError))
     except Exception as error:  # the answer is complete without a program
         return Cut(why=f"an error of ours, {type(error).__name__}: {error}")
 
 
 def _check_alike(difference: Difference) -> None:
-    """Raise UnwritableError if the program asks the two torches for different things. Then no run is necessary."""
+    """Raise NoProgramError if the program asks the two torches for different things. Then no run is necessary."""
     if difference.old.origin.kind == UPDATE:
-        raise UnwritableError("the step of an optimiser is not taken apart")
+        raise NoProgramError("the step of an optimiser is not taken apart")
     only = (difference.only_old, difference.only_new)
     if any(event.origin.kind == FORWARD for events in only for event in events):
-        raise UnwritableError("the two are not asked for the same functions there")
+        raise NoProgramError("the two are not asked for the same functions there")
     if difference.is_reordered and not any(only):
-        raise UnwritableError("what differs is the order of several calls")
+        raise NoProgramError("what differs is the order of several calls")
     old, new = difference.old.options, difference.new.options
     if old != new and old.count("=") == new.count("=") and old.count(",") == new.count(","):
-        raise UnwritableError("the two are asked for the same function with different arguments")
+        raise NoProgramError("the two are asked for the same function with different arguments")
 
 
 def _find_smallest(runner: Runner, old: Interpreter, new: Interpreter, difference: Difference) -> Mismatch:
@@ -91,13 +91,13 @@ def _find_smallest(runner: Runner, old: Interpreter, new: Interpreter, differenc
     run = runner.run(recording, Schedule(0, 0, (step, step)))
     calls: dict[int, str | Snapshot | None] = run.raw.get("calls", {})
     if not calls and run.errors:
-        raise UnwritableError(f"an error of ours; {run.errors[0]}")
-    error = UnwritableError("the call was not met again in another run")
+        raise NoProgramError(f"an error of ours; {run.errors[0]}")
+    error = NoProgramError("the call was not met again in another run")
     with Workers([old.path, new.path]) as workers:
         for at, content in sorted(calls.items()):
             try:
                 return shrink(workers, read_call(content, events[at]))
-            except UnwritableError as reason:
+            except NoProgramError as reason:
                 error = reason
     raise error
 
@@ -106,14 +106,14 @@ def read_call(content: str | Snapshot | None, event: Event) -> Call:
     """The call that the program's process recorded for an event. content: the reason if it is a text; None if no call made the node."""
     kind = event.origin.kind
     if content is None:
-        raise UnwritableError(f"no call of torch made {event.origin.op}: code of a custom Function or in C++")
+        raise NoProgramError(f"no call of torch made {event.origin.op}: code of a custom Function or in C++")
     if isinstance(content, str):
-        raise UnwritableError(content)
+        raise NoProgramError(content)
     call, data = content
     if kind == BACKWARD and not call.grads:
-        raise UnwritableError("nothing that the call returns requires a gradient")
+        raise NoProgramError("nothing that the call returns requires a gradient")
     if kind == BACKWARD and not call.requires:
-        raise UnwritableError("none of its arguments requires a gradient")
+        raise NoProgramError("none of its arguments requires a gradient")
     if kind != BACKWARD:
         call = replace(call, requires=frozenset(), grads=())
     return call.but(kind=kind, tensors=torch.load(io.BytesIO(data), weights_only=True, map_location="cpu"))
@@ -122,7 +122,7 @@ def read_call(content: str | Snapshot | None, event: Event) -> Call:
 def run_program(python: str, program: str) -> str:
     done = run_python(python, program, _SECONDS_TO_RUN)
     if done.returncode:
-        raise UnwritableError(f"written as a program, it fails: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
+        raise NoProgramError(f"written as a program, it fails: {(done.stderr.strip().splitlines() or ['?'])[-1]}")
     return done.stdout.strip()
 
 
@@ -175,7 +175,7 @@ class Workers:
             old, new = (self._receive(*pair) for pair in zip(self._processes, files, strict=True))
             return old, new
         except (OSError, EOFError) as error:
-            raise LateError if self._is_late else UnwritableError("the call alone ends its process") from error
+            raise LateError if self._is_late else NoProgramError("the call alone ends its process") from error
 
     def _receive(self, process: subprocess.Popen[str], file: Path) -> Outcome:
         assert process.stdout is not None

@@ -20,7 +20,7 @@ from .. import recorder
 from ..digests import is_readable
 from ..recorder import Arguments, Recorder, Session, Settings, function_name
 from ..recording import BACKWARD, FORWARD, Schedule
-from .call import Call, UnwritableError, argument_text, name_function, own_memory
+from .call import Call, NoProgramError, argument_text, copy_strided, name_function
 
 _MOST_BYTES = 512 << 20
 _NAMES = "xabcdefghijklmnopqrstuvwz"  # of the tensors of a call
@@ -42,13 +42,13 @@ class RecordedCall:
             texts = tuple(argument_text(value, self._name) for value in args)
             named = {key: argument_text(value, self._name) for key, value in kwargs.items()}
             self.call = Call(FORWARD, form, name, texts, named)
-        except UnwritableError as error:
+        except NoProgramError as error:
             self.reason = str(error)
 
     def _name(self, tensor: Tensor) -> str:
         if id(tensor) not in self._names:
             if len(self._names) == len(_NAMES):
-                raise UnwritableError(f"it has more than {len(_NAMES)} tensors")
+                raise NoProgramError(f"it has more than {len(_NAMES)} tensors")
             name = self._names[id(tensor)] = _NAMES[len(self._names)]
             self.tensors[name] = _copy(tensor)
             self._requires |= {name} if tensor.requires_grad else set()
@@ -77,8 +77,8 @@ def _copy(tensor: Tensor) -> Tensor:
     elif tensor.numel() * tensor.element_size() > _MOST_BYTES:
         reason = f"one of its tensors has {tensor.numel():,} entries"
     if reason:
-        raise UnwritableError(reason)
-    return own_memory(tensor)
+        raise NoProgramError(reason)
+    return copy_strided(tensor)
 
 
 class ArgumentRecorder(Recorder):
@@ -132,7 +132,7 @@ class ArgumentRecorder(Recorder):
     @harmless("the gradient that arrives at a call")
     def _copy_gradient(self, call: RecordedCall, at: int | None, grad: Tensor) -> None:
         with quietly():
-            call.grads[at] = own_memory(grad)
+            call.grads[at] = copy_strided(grad)
 
     def _attach(self, node: GraphNode, origin: int) -> None:
         node.register_hook(partial(self._run_node, self._current, origin))

@@ -1,4 +1,4 @@
-"""Make a call that differs as small as possible while it still differs.
+"""Find a small call of torch whose result still differs between two versions of torch.
 
 A move yields smaller calls: fewer entries, arguments, gradients or dimensions, or shorter numbers. The first that still differs is taken.
 """
@@ -15,17 +15,17 @@ import torch
 from torch import Tensor
 
 from ..recording import BACKWARD
-from .call import Call, Outcome, SameAloneError, UnwritableError, number_text, own_memory
+from .call import Call, NoProgramError, Outcome, SameAloneError, copy_strided, number_text
 
 _ROUNDINGS = 64  # results that differ by at most so many roundings are equal
 _LEAST_SHARE = 0.01  # a smaller call must show this share of the first difference
 _ROUNDS = 3
-_MOST_TEXTS = 256  # entries whose texts are compared
+_MOST_TEXTS = 256  # a larger tensor is judged without the texts of its entries
 _SHORT_ENTRY = 4  # characters of a number that is short enough, such as -1.0
 
 
 class LateError(Exception):
-    """The time is over. The smallest call so far is the result."""
+    """A pair raises this error when the time is over. The smallest call so far is the result."""
 
 
 class Pair(Protocol):
@@ -43,15 +43,16 @@ class Mismatch:
     distance: float
 
     def programs(self) -> Iterator[str]:
+        """Programs that show the mismatch, the one with the shortest output first."""
         return self.call.programs(self.name, self.outcome)
 
 
 def shrink(pair: Pair, call: Call) -> Mismatch:
-    """The smallest call that still differs. Raises UnwritableError if the call, run alone, fails or does not differ."""
-    try:
+    """The smallest call that still differs. Raises NoProgramError if the call alone fails, SameAloneError if it does not differ."""
+    try:  # a program is shorter if its tensors are contiguous
         dense = {name: tensor.contiguous() for name, tensor in call.tensors.items()}
         mismatch = _run(pair, replace(call, tensors=dense), 0.0)
-    except UnwritableError:
+    except NoProgramError:
         mismatch = _run(pair, call, 0.0)
     least = _LEAST_SHARE * min(1.0, mismatch.distance)
     try:
@@ -73,16 +74,16 @@ def _repeat(pair: Pair, mismatch: Mismatch, move: Move, least: float) -> Mismatc
         try:
             mismatch = _run(pair, call, least)
             calls = move(mismatch)
-        except UnwritableError:
+        except NoProgramError:
             continue
     return mismatch
 
 
 def _run(pair: Pair, call: Call, least: float) -> Mismatch:
-    """The mismatch of a call. For a backward, the gradients must differ and the outputs must not. UnwritableError if there is none."""
+    """The mismatch of a call. For a backward, the gradients must differ and the outputs must be equal. Raises as `shrink` does."""
     old, new = pair.run(call)
     if old.error or new.error:
-        raise UnwritableError(f"the call alone fails: {old.error or new.error}")
+        raise NoProgramError(f"the call alone fails: {old.error or new.error}")
     dtypes = {tensor.dtype for outcome in (old, new) for tensor in outcome.tensors.values()}
     roundings = [torch.finfo(dtype).eps for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
     limit = max(least, _ROUNDINGS * max(roundings, default=0.0))
@@ -98,7 +99,7 @@ def _run(pair: Pair, call: Call, least: float) -> Mismatch:
 
 
 def measure_distances(old: Outcome, new: Outcome) -> dict[str, float]:
-    """The distance of each tensor, relative to its largest entry. Infinite if shapes or dtypes differ, or other entries are finite."""
+    """The distance of each tensor, relative to its largest entry. Infinite if shapes or dtypes differ, or only one entry is finite."""
     names = dict.fromkeys([*old.tensors, *new.tensors])
     return {name: _distance(old.tensors.get(name), new.tensors.get(name)) for name in names}
 
@@ -119,11 +120,11 @@ def _distance(a: Tensor | None, b: Tensor | None) -> float:
 def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
     """Differentiate the sum of an output; or only one output; or only by the tensor whose gradient differs."""
     call = mismatch.call
-    for at, name in call.grads:
+    for output, name in call.grads:
         if name is not None:
-            yield call.but(grads=((at, None),))
+            yield call.but(grads=((output, None),))
     if any(name for _, name in call.grads):
-        yield call.but(grads=tuple((at, None) for at, _ in call.grads))
+        yield call.but(grads=tuple((output, None) for output, _ in call.grads))
     if len(call.grads) > 1:
         for grad in call.grads:
             yield call.but(grads=(grad,))
@@ -132,10 +133,10 @@ def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
 
 
 def _drop_arguments(mismatch: Mismatch) -> Iterator[Call]:
-    """Leave out one argument, or replace a tensor by None."""
+    """Leave out one argument, or write None in place of a tensor. Arguments are texts. `inplace` stays: without it the call is another."""
     call = mismatch.call
     for name in call.kwargs:
-        if not call.is_in_place or name != "inplace":
+        if name != "inplace" or not call.is_in_place:
             yield call.but(kwargs={key: value for key, value in call.kwargs.items() if key != name})
     if len(call.args) > 1:
         yield call.but(args=call.args[:-1])
@@ -158,8 +159,11 @@ def _drop_entries(mismatch: Mismatch) -> Iterator[Call]:
             for name, dim in group:
                 part = tensors[name].narrow(dim, start, stop - start)
                 is_contiguous = tensors[name].is_contiguous()
-                tensors[name] = part.clone(memory_format=torch.contiguous_format) if is_contiguous else own_memory(part)
+                tensors[name] = (
+                    part.clone(memory_format=torch.contiguous_format) if is_contiguous else copy_strided(part)
+                )
             smaller = call.but(tensors=tensors)
+            # An argument may repeat the size, as in "(3, 4)"; the pattern does not match a part of another number or name.
             resize = partial(re.sub, rf"(?<![\w.]){size}(?![\w.])", str(stop - start))
             args = tuple(map(resize, call.args))
             kwargs = {name: resize(argument) for name, argument in call.kwargs.items()}
@@ -189,7 +193,7 @@ def _drop_dimensions(mismatch: Mismatch) -> Iterator[Call]:
 def _squeeze(tensor: Tensor) -> Tensor:
     if 1 not in tensor.shape or tuple(tensor.shape) == (1,):
         return tensor
-    return own_memory(tensor.squeeze() if tensor.numel() > 1 else tensor.reshape(1))
+    return copy_strided(tensor.squeeze() if tensor.numel() > 1 else tensor.reshape(1))
 
 
 def _shorten_entries(mismatch: Mismatch) -> Iterator[Call]:
@@ -201,8 +205,8 @@ def _shorten_entries(mismatch: Mismatch) -> Iterator[Call]:
         cost = _reading_cost(tensor)
         for simpler in _simpler_tensors(tensor):
             if _reading_cost(simpler) < cost:
-                memory = own_memory(tensor).copy_(simpler)  # of the same strides
-                yield replace(call, tensors={**call.tensors, name: memory})
+                same_strides = copy_strided(tensor).copy_(simpler)
+                yield call.but(tensors={**call.tensors, name: same_strides})
 
 
 def _simpler_tensors(tensor: Tensor) -> Iterator[Tensor]:
@@ -221,7 +225,8 @@ def _simpler_tensors(tensor: Tensor) -> Iterator[Tensor]:
 def _reading_cost(tensor: Tensor) -> int:
     """The characters by which entries are longer than a short number, plus the count of different entries."""
     if tensor.numel() > _MOST_TEXTS:
-        return _MOST_TEXTS + int((tensor != tensor.reshape(-1)[0]).any())
+        has_different_entries = bool((tensor != tensor.reshape(-1)[0]).any())
+        return _MOST_TEXTS + has_different_entries
     texts = [number_text(entry) for entry in tensor.reshape(-1)]
     return sum(max(0, len(entry) - _SHORT_ENTRY) for entry in texts) + len(set(texts))
 
