@@ -222,8 +222,8 @@ def test_a_guard_is_told_beside_another_parameter_whose_gradient_is_infinite() -
 @pytest.mark.parametrize("passes", [True, False])
 def test_where_this_torch_passes_most_already_no_era_reaches_a_leaf_that_starves(passes: bool) -> None:
     starving = SimpleNamespace(starves=True)
-    evidence: Any = SimpleNamespace(leaves=SimpleNamespace(named=lambda upstream: [starving]), sites=())
-    site: Any = SimpleNamespace(eras={installed_era(): 1.0} if passes else {}, upstream=1, ends_behind=False)
+    evidence: Any = SimpleNamespace(leaves=SimpleNamespace(unpack=lambda upstream: [starving]), sites=())
+    site: Any = SimpleNamespace(eras={installed_era(): 1.0} if passes else {}, upstream=1, next_cuts_at_bound=False)
     assert is_cut_behind(site, evidence) == passes
 
 

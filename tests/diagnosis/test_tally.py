@@ -170,7 +170,7 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
     first, second = (values(1_000, dtype, seed, zeros=0.6) for seed in (1, 3))
     saved = SavedValues([], "torch.clamp", (x, -1.0, 1.0)) if op == "ClampBackward1" else None
     sums, expected = tally.Tally(op, NOWHERE), dict.fromkeys((*grads.COUNTS, "elsewhere", *tally._KNOWN), 0.0)
-    sums.is_known = True
+    sums.has_regions = True
     for leaving in ((first,), (second,), (first, second), (None, second), (None,), (first, torch.ones(3, dtype=dtype))):
         added = sums._count_by_kernel(leaving, (grad,), True, saved)
         counted = grads.count(leaving, (grad,), True, saved=saved)

@@ -34,9 +34,9 @@ def test_the_program_is_outside_every_package_and_frozen_module(tmp_path: Path) 
     location, frame = called()
     assert frame.f_code.co_name == "called"
     assert frames.format_location(frame.f_code, frame.f_lineno) == "library.py:2"
-    own = frames.program_frame(frame)
+    own = frames.next_program_frame(frame)
     assert own.f_code.co_filename == __file__
-    assert frames.program_frame(None) is None
+    assert frames.next_program_frame(None) is None
     assert str(location.call) == "library.py:2"
     assert location.program.code is own.f_code
     calling = frames.calling_frame()

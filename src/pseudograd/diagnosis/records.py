@@ -55,22 +55,22 @@ class Site:
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_own: bool = field(default=False, repr=False)  # an op of this library
     own_remedy: str = field(default="", repr=False)  # how to choose another rule for this op
-    is_second: bool = field(default=False, repr=False)  # made by a backward pass: an op of a second derivative
-    joins: bool = field(default=False, repr=False)  # hands gradients on to several inputs
+    is_second_order: bool = field(default=False, repr=False)  # made by a backward pass: an op of a second derivative
+    has_several_inputs: bool = field(default=False, repr=False)  # hands gradients on to several inputs
     # it normalises single numbers, so its result is constant
     normalises_one_number: bool = field(default=False, repr=False)
     # the next node of the backward cuts what passes exactly at a bound
-    ends_behind: bool = field(default=False, repr=False)
+    next_cuts_at_bound: bool = field(default=False, repr=False)
     steep_op: str = field(default="", repr=False)  # the op whose result is clamped here, if its slope grows without end
     # its input is used beside it, as in the loss of a policy, or in x - round(x)
-    is_clip: bool = field(default=False, repr=False)
+    reuses_input: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
-    is_hinge: bool = field(default=False, repr=False)
-    has_small_floor: bool = field(default=False, repr=False)  # a hinge whose bound is such a number
+    has_only_lower_bound: bool = field(default=False, repr=False)
+    has_small_floor: bool = field(default=False, repr=False)  # and that bound is such a number
     # "ascent" if the optimiser adds this gradient, "descent" if it subtracts it; "unknown" if the program steps by itself
     direction: str = field(default="descent", repr=False)
     # only sums, powers and constant factors are between its result and the loss
-    is_term: bool = field(default=False, repr=False)
+    is_loss_term: bool = field(default=False, repr=False)
 
     @property
     def cut_share(self) -> float:
@@ -109,7 +109,7 @@ class Site:
     @property
     def is_calm_clip(self) -> bool:
         """Is it a hinge, or a clip beside its own input, that cuts no gradient which would lead back inside?"""
-        return (self.is_clip or self.is_hinge) and not self.recoverable
+        return (self.reuses_input or self.has_only_lower_bound) and not self.recoverable
 
     @property
     def is_guard(self) -> bool:
@@ -133,10 +133,10 @@ class Structural:
     is_deliberate: bool = False
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
-    is_last: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
-    is_again: bool = field(default=False, repr=False)  # made by a forward that a backward pass runs again
+    is_final_cut: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
+    is_recomputed: bool = field(default=False, repr=False)  # made by a forward that a backward pass runs again
     # the lines that compare its value and choose by it
-    decides_at: frozenset[str] = field(default=frozenset(), repr=False)
+    compared_at: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The records that reports show: a site, made from a tally, and a structural cut, made from the marks of values."""
+"""Make the records that reports show: a `Site` from the sums of a `Tally`, and a `Structural` from a `Cut`, such as a call of detach."""
 
 from __future__ import annotations
 
@@ -21,20 +21,27 @@ ASCENT, DESCENT, UNKNOWN = "ascent", "descent", "unknown"
 def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent") -> Site:
     """The record of a tally. Waits for the device. direction: ascent or descent, see `direction_of`."""
     sums = tally.totals()
-    own = list(tally.own_calls.values())
+    library_calls = list(tally.library_calls.values())
     regions: dict[str, Any] = {}  # the fields that need x and its bounds
-    if tally.is_known:
-        sides = {f"{side}{sign}": int(sums[f"{side}{sign}"]) for side in SIDES for sign in SIGNS}
+    if tally.has_regions:
+        names = [side + sign for side in SIDES for sign in SIGNS]  # "below-": x is below, and the gradient is negative
+        sides = {name: int(sums[name]) for name in names}
         below, above = (sides[f"{side}-"] + sides[f"{side}+"] for side in ("below", "above"))
         recoverable, at_bound = int(sums["recoverable"]), int(sums["at_bound"])
         if direction == ASCENT:
-            at = sides["at+"] if tally.is_hinge else 0  # with two bounds, nobody knows at which of them x stands
+            at = sides["at+"] if tally.has_only_lower_bound else 0  # with two bounds, "at" does not say at which
             recoverable = min(sides["below+"] + sides["above-"] + at, int(sums["cut"]))
         regions = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
-    is_quantiser = any(call.primitive.name == "fake_quantize" for call in own)  # judged as torch's own quantiser is
-    switches = ("fake_quantize",) if is_quantiser else () if tally.form is None else tally.form.switches
+    op, family = _op_of_node(tally.op), None
+    if tally.form is not None:
+        op = tally.form.names[0]
+        family = next(iter(tally.form.switches), None)  # the first switch is the function's own family
+    if library_calls:
+        op = _name_of_calls(library_calls)
+    if any(call.primitive.name == "fake_quantize" for call in library_calls):
+        family = "fake_quantize"  # as torch's own quantiser has
     return Site(
-        op=_name_of_calls(own) if own else _op(tally.op) if tally.form is None else tally.form.names[0],
+        op=op,
         **_lines(tally.location),
         module=tally.location.module,
         calls=tally.calls,
@@ -46,30 +53,30 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         magnitude=sums["magnitude"],
         cut_magnitude=sums["cut_magnitude"],
         eras=tally.eras(),
-        family=switches[0] if switches else None,
+        family=family,
         within=tally.within,
         is_deliberate=is_deliberate,
-        is_clip=tally.is_clip,
-        is_hinge=tally.is_hinge,
+        reuses_input=tally.reuses_input,
+        has_only_lower_bound=tally.has_only_lower_bound,
         has_small_floor=tally.has_small_floor,
-        is_term=tally.is_term,
+        is_loss_term=tally.is_loss_term,
         direction=direction,
         steep_op=tally.steep_op,
-        ends_behind=bool(tally.ends_behind),
-        joins=tally.joins,
+        next_cuts_at_bound=bool(tally.next_cuts_at_bound),
+        has_several_inputs=tally.has_several_inputs,
         normalises_one_number=tally.normalises_one_number,
-        is_second=tally.is_second,
+        is_second_order=tally.is_second_order,
         order=tally.order,
         upstream=tally.leaves,
-        is_own=bool(own),
-        own_remedy=_remedy_of_calls(own) if own else "",
+        is_own=bool(library_calls),
+        own_remedy=_remedy_of_calls(library_calls),
         **regions,
     )
 
 
 def direction_of(tally: Tally, leaves: Leaves) -> str:
     """Do the optimisers of the leaves upstream add the gradient or subtract it? A program that calls autograd.grad may do either."""
-    upstream = leaves.named(tally.leaves)
+    upstream = leaves.unpack(tally.leaves)
     stepped = [leaf for leaf in upstream if leaf.is_stepped]
     if stepped:
         return ASCENT if all(leaf.ascends for leaf in stepped) else DESCENT
@@ -82,12 +89,12 @@ def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Stru
         **_lines(cut.location),
         calls=cut.calls,
         reaches_loss=cut.reaches_loss,
-        parameters=tuple(leaf.name for leaf in leaves.named(cut.upstream)),
+        parameters=tuple(leaf.name for leaf in leaves.unpack(cut.upstream)),
         is_deliberate=is_deliberate,
         upstream=cut.upstream,
-        is_last=cut.is_last,
-        is_again=cut.is_again,
-        decides_at=frozenset(cut.decides_at),
+        is_final_cut=cut.is_final_cut,
+        is_recomputed=cut.is_recomputed,
+        compared_at=frozenset(cut.compared_at),
     )
 
 
@@ -111,8 +118,8 @@ def _lines(location: Location) -> dict[str, Any]:
     }
 
 
-def _op(name: str) -> str:
-    """The op of a node: "clamp" of ClampBackward1. A custom Function has the name of its class, which ends in no number."""
+def _op_of_node(name: str) -> str:
+    """The op of a node: "clamp" of ClampBackward1. A name without a number is the class of a custom Function."""
     name = name.removeprefix("torch::autograd::")
     base = name.rstrip("0123456789").removesuffix("Backward")
     return base[:1].lower() + base[1:] if name[-1:].isdigit() else name
@@ -122,7 +129,7 @@ def _op(name: str) -> str:
 
 
 def _name_of_calls(calls: Collection[Call]) -> str:
-    """The op and its rule, such as "clamp/inward", if all calls of a line agree; else the ops alone."""
+    """The op and its rule, such as "clamp/inward", if all calls of a line have the same; else the ops alone."""
     labels = {_label(call) for call in calls}
     return labels.pop() if len(labels) == 1 else " or ".join(sorted({_op_of(call) for call in calls}))
 
@@ -139,7 +146,8 @@ def _op_of(call: Call) -> str:
 
 def _label(call: Call) -> str:
     if _PINNED in call.primitive.name:
-        return f"{_op_of(call)} as pinned to {call.rule.name.removeprefix('zero/')}"
+        pin = call.rule.name.removeprefix("zero/")  # rewrite/edges.py names the rule of a pin "zero/torch<=2.13"
+        return f"{_op_of(call)} as pinned to {pin}"
     return call.label if call.edge is None or call.rule.ignores_edge else f"{call.label}/{call.edge}"
 
 

@@ -62,7 +62,7 @@ def calling_frame() -> FrameType | None:
     return frame
 
 
-def program_frame(frame: FrameType | None) -> FrameType | None:
+def next_program_frame(frame: FrameType | None) -> FrameType | None:
     """The first frame of the program itself, from this frame outwards; None if there is none."""
     while frame is not None and _whose(frame.f_code.co_filename) != _OF_THE_PROGRAM:
         frame = frame.f_back

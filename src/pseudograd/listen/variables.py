@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from .frames import program_frame
+from .frames import next_program_frame
 
 _MOST_STEPS = 2  # from a variable to the object
 _MOST_ITEMS = 1000  # a larger list or dictionary is not searched
@@ -22,7 +22,8 @@ _MOST_OBJECTS = 20_000  # in one search
 _PLAIN = (int, float, str, bytes, bool, complex, type(None))
 _OF_MODULES = ("_parameters", "_buffers", "_modules")  # not searched: parameters have names of their own
 _NOT_LOOKED_INTO = (*_PLAIN, torch.Tensor, Optimizer, type, types.ModuleType, types.FunctionType, types.MethodType)
-# Before Python 3.13, to read the variables of a function changes the dictionary that a call of one of these has returned.
+# Before Python 3.13 a frame has one dictionary of its variables, its *snapshot*. These functions return it to the program, and reading
+# `f_locals` changes it.
 _READ_LOCALS = frozenset(("locals", "vars", "eval", "exec", "dir"))
 _HAS_SNAPSHOTS = sys.version_info < (3, 13)
 _IS_HEAP_TYPE = 1 << 9  # of the flags of a class
@@ -32,10 +33,10 @@ Names = dict[int, str]
 
 
 def names_in_program(wanted: Collection[int], depth: int) -> Names:
-    """The names that the program has for the objects with these ids, from the frame `depth` above outwards."""
+    """The names that the program has for the objects with these ids. Starts at the frame `depth` calls above, and goes to the outermost."""
     frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(depth)
-    while (frame := program_frame(frame)) is not None:
+    while (frame := next_program_frame(frame)) is not None:
         frames.append(frame)
         frame = frame.f_back
     search = _Search(wanted)
@@ -48,7 +49,7 @@ def names_in_program(wanted: Collection[int], depth: int) -> Names:
 
 
 def _variables_of(frame: FrameType) -> dict[str, Any]:
-    """A copy of the variables. Before Python 3.13 the frame makes one, too, and keeps the objects in it alive, so it is emptied here."""
+    """A copy of the variables. The frame's snapshot would keep the objects in it alive, so it is emptied here."""
     code = frame.f_code
     if not code.co_flags & inspect.CO_OPTIMIZED:  # a module or a class: these are its variables
         return dict(frame.f_locals)
@@ -56,20 +57,21 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
         return {}
     variables = frame.f_locals
     copy = dict(variables)
-    if _HAS_SNAPSHOTS and sys.getrefcount(variables) == _ALONE:  # a debugger may hold it
+    if _HAS_SNAPSHOTS and sys.getrefcount(variables) == _ALONE:  # if not, another holds it, as a debugger does
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             variables.pop(name, None)
     return copy
 
 
 def _reads_locals(code: CodeType) -> bool:
+    """May this code hold the snapshot of its frame?"""
     if _READ_LOCALS.isdisjoint(code.co_names):  # attributes are among these
         return False
     return any(step.opname == "LOAD_GLOBAL" and step.argval in _READ_LOCALS for step in dis.get_instructions(code))
 
 
 class _Search:
-    """names: what was found, by the id of the object."""
+    """names: the names that were found, by the id of the object."""
 
     def __init__(self, wanted: Collection[int]) -> None:
         self.names: Names = {}
@@ -95,7 +97,7 @@ class _Search:
 
 
 def _parts_of(value: Any) -> list[tuple[str, object]]:
-    """The items or attributes of an object, each behind its key. No code of the program runs for that, as `isinstance` might do."""
+    """The key and value of each item or attribute. Runs no code of the program; `isinstance` could, as it reads `__class__`."""
     kind = type(value)
     if issubclass(kind, dict):
         return _items_of(value) if dict.__len__(value) <= _MOST_ITEMS else []

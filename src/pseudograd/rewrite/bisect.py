@@ -300,7 +300,7 @@ class _AtSites(RuleBySite):
         site = self._sites.get(key)
         if site is None:
             frame = frames.calling_frame()
-            call, program = frames.point(frame), frames.point(frames.program_frame(frame))
+            call, program = frames.point(frame), frames.point(frames.next_program_frame(frame))
             expression = "" if call is None else call.expression
             site = CallSite(spelling.name, frames.named(call), frames.named(program), expression, path)
         self._sites[key] = replace(site, calls=site.calls + 1)

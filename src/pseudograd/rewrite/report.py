@@ -143,7 +143,7 @@ class Log:
     def count(self, op: str, rule: str, why: str | None) -> Tallied:
         """Count a call. why: the reason why torch's own function ran; None if the call was rewritten."""
         frame = frames.calling_frame()
-        program = frames.program_frame(frame)
+        program = frames.next_program_frame(frame)
         key: tuple[object, ...] = (op, rule, why)
         for caller in (frame, program):
             key += (0, 0) if caller is None else (id(caller.f_code), caller.f_lasti)

@@ -76,10 +76,10 @@ def note_zero_factors(starts: Iterable[GraphNode | None], suspects: int, leaves:
     for node in met:
         if nodes.name_of(node) == nodes.LEAF:
             reached |= leaves.upstream(node)
-    for leaf in leaves.named(suspects):
+    for leaf in leaves.unpack(suspects):
         leaf.zero_factor = None
     for upstream, factor in blocked:
-        for leaf in leaves.named(upstream & suspects & ~reached):
+        for leaf in leaves.unpack(upstream & suspects & ~reached):
             leaf.zero_factor = factor
 
 

@@ -109,18 +109,19 @@ def _address(value: object) -> int | None:
 
 
 class Cut:
-    """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch. is_last: does
-    its value reach a loss with no further cut in between, so that the leaves would get a gradient without this cut? is_again: was it made
-    in a backward, as by a checkpoint that computes its forward once more?
+    """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch.
+
+    is_final_cut: does its value reach a loss with no further cut in between, so that the leaves would get a gradient without this cut?
+    is_recomputed: was it made in a backward, as by a checkpoint that computes its forward once more?
     """
 
     def __init__(self, kind: str, location: Location, bit: int) -> None:
         self.kind, self.location = kind, location
         self.bits = 0b11 << bit  # the lower bit stays for good; a further cut removes the upper one
         self.calls = 0
-        self.is_last = self.is_again = False
+        self.is_final_cut = self.is_recomputed = False
         # lines that read what a comparison has made of its value, and a tensor that learns
-        self.decides_at: set[str] = set()
+        self.compared_at: set[str] = set()
         self.again: set[str] = set()  # lines that detach its value once more, or hand it out of torch
         self.upstream = 0
         self.reaches_loss: bool | None = False
@@ -251,7 +252,7 @@ class Influence:
         elif learns and marks & self._compared:
             line = named(self._locations.here(3).call)
             for cut in self._cuts_among(marks & self._compared):
-                cut.decides_at.add(line)
+                cut.compared_at.add(line)
         if blocked and (name in _DETACHING or name in _EXITS):
             line = named(self._locations.here(3).call)
             for cut in self._cuts_among(blocked):
@@ -369,7 +370,7 @@ class Influence:
             if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
-        cut.is_again |= backward_pass() >= 0
+        cut.is_recomputed |= backward_pass() >= 0
         if is_compared:
             self._compared |= cut.bits
         cut.upstream |= upstream
@@ -443,7 +444,7 @@ class Influence:
             elif not isinstance(source, Cut):
                 source.decides = bool((source.upstream | source.around) & learning)
             else:
-                source.is_last |= bool(self._open >> bit & 1)
+                source.is_final_cut |= bool(self._open >> bit & 1)
                 if source.reaches_loss is not None:
                     source.reaches_loss = True
 

@@ -278,7 +278,7 @@ class Leaves:
         """The leaf of a set with one leaf; None for the empty set."""
         return self.all[leaves.bit_length() - 1] if leaves else None
 
-    def named(self, leaves: int) -> list[Leaf]:
+    def unpack(self, leaves: int) -> list[Leaf]:
         """The leaves of a set."""
         members = []
         while leaves:
@@ -363,7 +363,7 @@ class Leaves:
             return 0 if variable is None else self.set_of(variable)
         is_of_a_leaf = hasattr(edges[0][0], "variable")
         if is_of_a_leaf and nodes.name_of(node) in _TABLE_NODES:
-            for leaf in self.named(upstream):
+            for leaf in self.unpack(upstream):
                 leaf.is_looked_up = True
                 row = saved(node, "padding_idx", -1)
                 if 0 <= row < leaf.shape[0]:  # without a padding it is -1, or -1 as an unsigned number
@@ -371,6 +371,6 @@ class Leaves:
         if isinstance(node, _FUNCTION_NODE):
             for other, _ in edges:
                 if hasattr(other, "variable"):
-                    for leaf in self.named(upstream_of[other]):
+                    for leaf in self.unpack(upstream_of[other]):
                         leaf.function = node.name()
         return upstream

@@ -187,7 +187,7 @@ class Nonfinite:
     def _add(self, birth: Birth | None) -> None:
         is_late = self.taken and self._recorder.backwards > self.taken[0]  # a step may have caused it
         if birth is not None and self._of_data:  # the graph of this backward goes on behind the detach
-            is_finite = not any(is_broken(leaf.tensor()) for leaf in self._leaves.named(birth.upstream))
+            is_finite = not any(is_broken(leaf.tensor()) for leaf in self._leaves.unpack(birth.upstream))
             is_late = not is_finite or birth.kind in ("data", "weights")
             for key in self._of_data if not is_late else ():
                 known = self.births.pop(key)
@@ -424,5 +424,5 @@ class Nonfinite:
     def _near(self, node: GraphNode) -> str:
         """The parameter that is another input of this node; "" without one."""
         sets = [self._leaves.upstream(other) for other, _ in node.next_functions if other is not None]
-        leaves = [leaf for upstream in sets if upstream.bit_count() == 1 for leaf in self._leaves.named(upstream)]
+        leaves = [leaf for upstream in sets if upstream.bit_count() == 1 for leaf in self._leaves.unpack(upstream)]
         return max(leaves, key=lambda leaf: len(leaf.shape)).name if leaves else ""

@@ -303,11 +303,11 @@ class Recorder(Subscriber):
             node = current_node()
             from .graph_shapes import find_beside, is_term  # no node of most programs cuts
 
-            tally.is_term = node is not None and is_term(node, self._starts)
+            tally.is_loss_term = node is not None and is_term(node, self._starts)
             for cut in () if node is None else find_beside(node):
                 known = self.tally_of(cut)
                 if known is not None:
-                    known.is_clip = True
+                    known.reuses_input = True
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:

@@ -80,27 +80,27 @@ class Tally:
         self.order = 0  # of its first call among the first calls of all tallies
         self.leaves = 0  # the set of leaves upstream
         self.has_tensor_bound = False
-        self.is_known = False  # are the regions of x counted?
+        self.has_regions = False  # are the regions of x counted?
         self.left_to_torch: frozenset[str] = NO_FAMILY  # the families that a pin left as the installed torch has them
         self.calling: object = None  # the function of torch that made the last node; None if no mode saw the call
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
-        self.own_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
+        self.library_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
         self.function: type | None = None  # the class of a custom Function
         self.may_break = op.rstrip("0123456789") in _MAY_BREAK  # may it make nan or inf from finite gradients?
         # Did a backward make its nodes, for second derivatives?
-        self.is_second = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
+        self.is_second_order = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
         self.steep_op = ""  # of a clamp: the op that makes its input, if the slope of that op grows without end
         self.is_number: bool | None = None  # is the result of its first node one number?
-        self.joins = False  # does it hand gradients on to several inputs?
+        self.has_several_inputs = False  # does it hand gradients on to several inputs?
         self.normalises_one_number = False  # does it normalise one number?
-        self.is_term = False  # are only sums, powers and constant factors between its value and the loss?
-        self.is_hinge = False  # does the clamp have only a lower bound, which is 0 or a small guard?
+        self.is_loss_term = False  # are only sums, powers and constant factors between its value and the loss?
+        self.has_only_lower_bound = False  # does the clamp have only a lower bound, which is 0 or a small guard?
         self.has_small_floor = False  # is this bound more than 0?
         # Is its input used beside it, as in the loss of a policy, or in `x - round(x)`?
-        self.is_clip = False
+        self.reuses_input = False
         # Does the next node of the backward cut what passes exactly at a bound? None if no x was at a bound.
-        self.ends_behind: bool | None = None
+        self.next_cuts_at_bound: bool | None = None
         # Set by `Zeros` only: the sets of leaves that got only zeros although a gradient arrived, and that got other numbers; and the op
         # from which the last gradient came.
         self.zeroed = self.passed = 0
@@ -126,7 +126,7 @@ class Tally:
         self.left_to_torch |= families_left_to_torch()
         if calling is not self.calling:
             self.calling = calling
-            self.is_second |= calling in _BACKWARDS
+            self.is_second_order |= calling in _BACKWARDS
 
     def breaks(self, leaving: Leaving) -> bool:
         """May a gradient leave that is not finite? Its sum is not, which may also be an overflow. Looks at gradients on a CPU only."""
@@ -208,14 +208,14 @@ class Tally:
                 self.usual = (sums_there or self._kernel) if is_usual and has_no_region else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             call = call_of(node) if self.op == OWN_NODE else None
-            if call is not None and len(self.own_calls) < _MOST_CALLS:
-                self.own_calls.setdefault(call.spec, call)
+            if call is not None and len(self.library_calls) < _MOST_CALLS:
+                self.library_calls.setdefault(call.spec, call)
         if saved is not None and tells_sides:
-            self.is_known = True
+            self.has_regions = True
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
             low, *high = saved.inputs[1:] or (None,)
-            self.is_hinge = isinstance(low, (int, float)) and 0 <= low <= _FLOOR and high in ([], [None])
-            self.has_small_floor = self.is_hinge and low != 0
+            self.has_only_lower_bound = isinstance(low, (int, float)) and 0 <= low <= _FLOOR and high in ([], [None])
+            self.has_small_floor = self.has_only_lower_bound and low != 0
             if node is not None and not is_slice and is_power_of_two(self.calls):
                 self._look_behind(node, saved, leaving, arriving)
         return True
@@ -225,7 +225,7 @@ class Tally:
         self.form = form
         is_layer_norm = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm"))
         self.normalises_one_number = is_layer_norm and _normalised_size(node) == 1
-        self.joins = sum(other is not None for other, _ in node.next_functions) > 1
+        self.has_several_inputs = sum(other is not None for other, _ in node.next_functions) > 1
         if form is not None and is_full and form.switches[0] == "clamp":
             from .graph_shapes import steep_op_behind  # not every program has a clamp
 
@@ -234,8 +234,8 @@ class Tally:
     def _look_behind(
         self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Leaving, arriving: Leaving
     ) -> None:
-        """Note in `ends_behind` whether a gradient that passed exactly at a bound would be cut behind it. Stops when one would not."""
-        if self.ends_behind is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
+        """Note whether the next node would cut a gradient that passed exactly at a bound. Stops when it would not."""
+        if self.next_cuts_at_bound is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
             return
         grads = Grads.match(leaving, arriving)
         x, *bounds = (None,) if grads is None else bounds_of(grads, saved)
@@ -245,7 +245,7 @@ class Tally:
         if isinstance(grad, Tensor) and bool(torch.count_nonzero(grad)):
             from .further_backward import ends_behind  # few programs stand at a bound
 
-            self.ends_behind = ends_behind(node, grad)
+            self.next_cuts_at_bound = ends_behind(node, grad)
 
     def note_usual(self, grad: Tensor | None, calls: int = 1) -> None:
         """Usual calls were counted. grad: what arrived in the last of them."""
@@ -331,7 +331,7 @@ class Tally:
 
     def totals(self) -> dict[str, float]:
         """The sums of all counts. Waits for the device."""
-        names = (*COUNTS, ELSEWHERE, *(_KNOWN if self.is_known else ()))
+        names = (*COUNTS, ELSEWHERE, *(_KNOWN if self.has_regions else ()))
         parts: list[Sums] = [self._sums]
         for counts in () if self._kernel is None else self._kernel.read():
             parts.append(add_inside(dict(counts)))

@@ -138,7 +138,7 @@ def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
 
 def lead_inside(value: Values, evidence: Evidence) -> str:
     """The advice for a value that winds up outside its bounds."""
-    leaves = evidence.leaves.named(value.leaf or value.detached)
+    leaves = evidence.leaves.unpack(value.leaf or value.detached)
     if leaves:
         rule = f"rule={DEFAULT_RULE!r}{', maximize=True' if leaves[0].ascends else ''}"
         return f"{_project(value, leaves[0], evidence)}; or {rule} here"

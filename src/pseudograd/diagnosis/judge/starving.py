@@ -113,7 +113,7 @@ class Starving:
     def _cuts(self, mask: int) -> list[Structural]:
         """The cuts between a leaf and a loss. Cuts that surely reach the loss come first, among them those with no other cut after them."""
         cuts = [cut for cut in self._structural if cut.upstream & mask and cut.reaches_loss is not False]
-        return sorted(cuts, key=lambda cut: (not cut.reaches_loss, not cut.is_last))
+        return sorted(cuts, key=lambda cut: (not cut.reaches_loss, not cut.is_final_cut))
 
     def _is_cut_on_purpose(self, mask: int) -> bool:
         cuts = self._cuts(mask)
@@ -153,7 +153,7 @@ class Starving:
             return None  # no loss depends on this tensor, for example the source of a copy
         gradient = ZEROED if leaf.is_taken_away else "zeros" if leaf.gradients else "no gradient"
         cuts = self._cuts(1 << bit)
-        blamed = [cut.where for cut in cuts if cut.reaches_loss and cut.is_last == cuts[0].is_last]
+        blamed = [cut.where for cut in cuts if cut.reaches_loss and cut.is_final_cut == cuts[0].is_final_cut]
         others = tuple(dict.fromkeys(where for where in blamed if cause is None or where != cause.where))
         is_unstepped = self._have_stepped and not leaf.is_in_optimizer
         is_in_all = not leaf.gradients or leaf.gradients >= self._recorder.backwards - leaf.since
@@ -190,13 +190,13 @@ class Starving:
                 return function, f"the backward of {function.op} {RETURNS_NONE}"
         cuts, raised, is_reached = self._cuts(mask), self._recorder.raised, self._recorder.reached & mask
         if cuts and cuts[0].reaches_loss and not (raised and is_reached):
-            behind = "" if cuts[0].is_last else ", and by another cut after it"
+            behind = "" if cuts[0].is_final_cut else ", and by another cut after it"
             way = "its way to the loss" if len(cuts) > 1 else "its only way to the loss"
             return cuts[0], f"{way} is cut by {cuts[0].kind}{behind}"
         if cuts and not cuts[0].reaches_loss:
             why = f"its value left torch through {cuts[0].kind}: nobody can see whether the loss depends on it"
             return cuts[0], why
-        again = next((cut for cut in self._structural if cut.is_again and cut.upstream & mask), None)
+        again = next((cut for cut in self._structural if cut.is_recomputed and cut.upstream & mask), None)
         if again is not None and (raised or not is_reached):
             return again, f"{again.kind} cuts it in a forward that was computed once more"
         if not is_reached and raised < self._recorder.backwards:
@@ -286,7 +286,7 @@ class Starving:
 
     def _own_choice(self, mask: int, where: str) -> Structural | None:
         """A comparison of values that depend on this leaf, if its result decides what happens at the line `where`."""
-        return next((cut for cut in self._cuts(mask) if cut.reaches_loss and where in cut.decides_at), None)
+        return next((cut for cut in self._cuts(mask) if cut.reaches_loss and where in cut.compared_at), None)
 
     def _cause_of_dead_units(self, mask: int, leaf: Leaf, missing: Missing) -> Site | None:
         """The op that may cause the dead units of a leaf: the Function that has the leaf as an input, else the nearest op that cuts.

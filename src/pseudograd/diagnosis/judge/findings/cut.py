@@ -23,7 +23,7 @@ RECOVERABLE_SHARE = 0.05  # of the cut gradients, those that lead back inside: i
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in evidence.suspects:
         share = site.cut_share
-        if site.family in ("round", "sign") and share > DEAD_SHARE and not site.is_clip:
+        if site.family in ("round", "sign") and share > DEAD_SHARE and not site.reuses_input:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
             yield KIND.site_finding(site, count_cut(site), cause, advised, share)
         elif site.family == "clamp" and not site.is_calm_clip and share - _edge_share(site) >= CUT_SHARE:

@@ -31,8 +31,8 @@ def _name_slope(site: Site) -> str:
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """The ops that pass nothing, except those that should: a penalty that nothing violates, or a second derivative, as that of abs."""
-    for site in (site for site in evidence.suspects if not site.is_second):
-        is_meant = site.is_clip or evidence.is_penalty(site) or site.elsewhere or site.family in _FAMILIES_OF_CUT
+    for site in (site for site in evidence.suspects if not site.is_second_order):
+        is_meant = site.reuses_input or evidence.is_penalty(site) or site.elsewhere or site.family in _FAMILIES_OF_CUT
         if site.cut_share >= DEAD_SHARE and not is_meant:
             them = "each of them" if site.cut == site.arrived else "nearly all of them"
             yield KIND.site_finding(

@@ -33,10 +33,10 @@ def passing_era(site: Site) -> str:
 
 def is_cut_behind(site: Site, evidence: Evidence) -> bool:
     """Would no leaf get more under any era? An op behind cuts what passes here, or no leaf got any although no era passes more."""
-    leaves = evidence.leaves.named(site.upstream)
+    leaves = evidence.leaves.unpack(site.upstream)
     passes_most = 0 < site.eras.get(installed_era(), 0) == max(site.eras.values())
     gains_nothing = passes_most or step_behind(site, evidence) is not None
-    return site.ends_behind or (gains_nothing and len(leaves) > 0 and all(leaf.starves for leaf in leaves))
+    return site.next_cuts_at_bound or (gains_nothing and len(leaves) > 0 and all(leaf.starves for leaf in leaves))
 
 
 def step_behind(site: Site, evidence: Evidence) -> Site | None:

@@ -37,7 +37,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         values = [value for _, value in numbers_of(losses.values)]
         if losses.count < _MIN_PASSES or location.call is None or not all(map(math.isfinite, values)):
             continue
-        upstream = evidence.leaves.named(losses.leaves)
+        upstream = evidence.leaves.unpack(losses.leaves)
         movers = [steps for steps in moved if steps.leaf in upstream]
         classes, passes = _find_classes(values, evidence)
         if passes >= _MIN_PASSES and any(steps.way > _LONG_WAY for steps in movers):

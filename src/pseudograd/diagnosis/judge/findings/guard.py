@@ -23,7 +23,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if not site.nonfinite:
             continue
         # None: nobody knows whether the gradients of the leaf were finite.
-        states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in evidence.leaves.named(site.upstream)}
+        states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in evidence.leaves.unpack(site.upstream)}
         finite = [name for name, is_finite in states.items() if is_finite is True]
         bad = [name for name, is_finite in states.items() if is_finite is False]
         passes = _passes_at_bound(site)

@@ -111,7 +111,7 @@ class Evidence:
         policy = f"in the clipped loss of a policy. Of a policy, {report}"
         clips = [
             f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as "
-            + (policy if site.is_clip else "at a hinge, or at a guard against 0")
+            + (policy if site.reuses_input else "at a hinge, or at a guard against 0")
             for site in self.sites
             if site.cut and site.is_calm_clip and site.family == "clamp"
         ]
@@ -129,8 +129,8 @@ class Evidence:
 
     def is_penalty(self, site: Site) -> bool:
         """Is it a penalty that nothing violates: a term of the loss that cuts everything, although no parameter starves?"""
-        is_calm = site.is_term and site.cut == site.arrived
-        return is_calm and not any(leaf.starves for leaf in self.leaves.named(site.upstream))
+        is_calm = site.is_loss_term and site.cut == site.arrived
+        return is_calm and not any(leaf.starves for leaf in self.leaves.unpack(site.upstream))
 
     def _losses_not_finite(self) -> Iterable[str]:
         """Sentences about losses that are not finite, although all gradients were, as behind a root of infinity."""

@@ -28,7 +28,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         shares = shares_at_the_edge(value.form, value.has_tensor_bound)
         if value.is_pinned:
             shares = {era: share for era, share in shares.items() if era == installed_era()}
-        names = [leaf.name for leaf in evidence.leaves.named(value.leaf)] if value.leaf else []
+        names = [leaf.name for leaf in evidence.leaves.unpack(value.leaf)] if value.leaf else []
         if all(share == 1 for share in shares.values()) or evidence.deliberate.parameter(*names):
             continue
         name = names[0] if names else None

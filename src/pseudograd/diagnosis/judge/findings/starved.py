@@ -28,7 +28,7 @@ _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 def _find(evidence: Evidence) -> Iterator[Finding]:
     """The findings. A parameter that is the threshold of a jumprelu with a narrow window is in the finding about the window only."""
     windows = [leaves for tally in evidence.tallies for leaves, window in tally.windows.items() if window.is_narrow]
-    single = [evidence.leaves.named(leaves) for leaves in windows if leaves.bit_count() <= 1]
+    single = [evidence.leaves.unpack(leaves) for leaves in windows if leaves.bit_count() <= 1]
     narrow = {leaf.name for leaves in single for leaf in leaves}
     yield from _narrow_windows(evidence)
     partly = [record for record in evidence.partly if record.parameter not in narrow]
@@ -42,7 +42,7 @@ def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
     """A jumprelu whose window holds no x for most of its thresholds."""
     for tally in evidence.tallies:
         for leaves, window in tally.windows.items():
-            names = [leaf.name for leaf in evidence.leaves.named(leaves)]
+            names = [leaf.name for leaf in evidence.leaves.unpack(leaves)]
             if not window.is_narrow or evidence.deliberate.parameter(*names):
                 continue
             share = window.starving / window.thresholds
@@ -133,21 +133,21 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if clip is not None:
             return clip
         if is_cut_by_its_era(cause):
-            if cause.ends_behind:
+            if cause.next_cuts_at_bound:
                 return "Print what enters here: an op that it comes from cuts the gradient, too, so no rule and no pin helps here alone."
             return advice.pin(cause, passing_era(cause), evidence)
         if ZEROS_ALONE in starved.why:
             return "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line."
-        if cause.is_second:
+        if cause.is_second_order:
             return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
         brings_little = cause.recoverable is not None and cause.recoverable_share < RECOVERABLE_SHARE
-        is_uncertain = cause.recoverable is None and not cause.is_term
+        is_uncertain = cause.recoverable is None and not cause.is_loss_term
         if cause.family == "clamp" and (is_uncertain or brings_little or cause.steep_op):
             return advise_clamp(cause)
         next_step = advice.try_rule(cause) or advice.look_at(cause)
         return (
             f"{next_step}; nothing, if it is a margin or a penalty that nothing violates"
-            if cause.is_term
+            if cause.is_loss_term
             else next_step
         )
     if starved.is_unstepped:
@@ -157,7 +157,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
             return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
         if cause.kind == NEEDS_NOTHING:
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
-        if cause.reaches_loss and not cause.is_last:
+        if cause.reaches_loss and not cause.is_final_cut:
             return "Should it learn, two edits are needed: use the tensor itself here, and mend the cut or the choice behind it."
         if cause.kind.endswith(f"_{WITHOUT_GRAD}"):
             return "Let the loss use the parameter itself, if it should learn: here its value is written into another tensor."

@@ -35,8 +35,8 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
         path = [site for site in evidence.sites if site.upstream >> bit & 1 and site.arrived and not site.nonfinite]
         for number, site in enumerate(path):
             arrives, behind = _size(site), max([sizes.mean, *map(_size, path[number + 1 :])])
-            cancels = site.op in _CANCELLING and (site.joins or site.op != "div") and behind < _ROUNDING * arrives
-            if cancels or site.normalises_one_number:
+            may_cancel = site.op in _CANCELLING and (site.has_several_inputs or site.op != "div")
+            if (may_cancel and behind < _ROUNDING * arrives) or site.normalises_one_number:
                 by_op.setdefault((site.op, site.where, site.expression), []).append((site, leaf.name, sizes.mean))
                 break
     is_adaptive = any("betas" in optimiser.settings for optimiser in evidence.recorder.optimisers.all)
