@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from harness import Limit, judge, parser_of, ratio, seconds_of
 
 STEPS, FIRST = 320, 20  # the steps before FIRST are not timed
-PROMISED = 1.03  # times a step without the callback, of those that are not sampled
+PROMISED = 1.03  # a step that is not sampled takes at most so many times one without the callback
 EVERY = {"without": None, "noise": None, "not sampled": 10**6, "one in a hundred": 100}
 
 
@@ -90,7 +90,7 @@ def trainer(folder: str, every: int | None) -> float:
 
 
 def main() -> int:
-    options = parser_of(__doc__, 15).parse_args()
+    options = parser_of(__doc__, rounds=15).parse_args()
     warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "transformers"):
         logging.getLogger(name).setLevel(logging.ERROR)

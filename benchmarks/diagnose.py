@@ -13,11 +13,11 @@ from models import models
 from pseudograd import diagnose
 
 DETAILS = ("counts", "full")
-PROMISED = {"transformer": (1.3, 2), "resnet": (1.3, 2), "mlp": (3.0, 100)}  # times a step, and steps of a sample
+PROMISED = {"transformer": (1.3, 2), "resnet": (1.3, 2), "mlp": (3.0, 100)}  # limit, x plain; steps of a sample
 
 
 def main() -> int:
-    options = parser_of(__doc__, 9).parse_args()
+    options = parser_of(__doc__, rounds=9).parse_args()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, one thread, median of {options.rounds} ratios", flush=True)
     limits = []

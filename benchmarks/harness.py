@@ -1,8 +1,7 @@
-"""The measuring helper of all benchmarks: timings side by side, and the verdict on what is promised.
+"""Time routes side by side, and judge promises. All benchmarks use this module. A route is one of the calls that a benchmark compares.
 
-Single timings on a shared machine are worthless; ratios of timings taken side by side are not. So every round times every route, in an
-order of its own: a route would otherwise always run in the heap and the cache that the same other route left. A ratio is the median of
-the ratios within a round.
+On a shared machine only ratios of timings taken side by side repeat. So every round times every route, in an order of its own: else a
+route would always run in the heap and the cache that the same other route left. A ratio is the median of the ratios within a round.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Route(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """A promise with the value that was measured."""
+    """A promise: what is measured, the measured value, and the largest value that keeps the promise."""
 
     what: str
     value: float
@@ -44,7 +43,7 @@ def parser_of(doc: str | None, rounds: int) -> argparse.ArgumentParser:
 
 
 def seconds_of(routes: Iterable[str], sample: Callable[[str], float], rounds: int) -> Taken:
-    """What `sample(route)` returned, one entry a round, with Python's garbage collector off."""
+    """The results of `sample(route)` for each route, one in each round. Python's garbage collector is off meanwhile."""
     names, orders = list(routes), random.Random(0)
     taken: Taken = {name: [] for name in names}
     gc.collect()
@@ -59,7 +58,7 @@ def seconds_of(routes: Iterable[str], sample: Callable[[str], float], rounds: in
 
 
 def time_routes(routes: Mapping[str, Route], rounds: int, seconds: float = 0.003, settles: int = 8) -> Taken:
-    """Seconds a call. A sample is as many calls as fill `seconds`, after as many, at most `settles`, that are not timed."""
+    """Seconds of one call, by route and round. A sample times the calls that fill `seconds`, after as many, at most `settles`, untimed ones."""
     counts = {name: _calls_per_sample(route, seconds) for name, route in routes.items()}
 
     def sample(name: str) -> float:
@@ -76,7 +75,7 @@ def time_routes(routes: Mapping[str, Route], rounds: int, seconds: float = 0.003
 
 
 def _calls_per_sample(route: Route, seconds: float) -> int:
-    """As many calls as fill `seconds`, so that the clock's own resolution does not count. The first calls are slower and do not count."""
+    """The number of calls that fill `seconds`, so that the clock is exact enough. The first calls are slower and do not count."""
     with route.context():
         for _ in range(3):
             start = time.perf_counter()
@@ -92,8 +91,8 @@ def ratio(taken: Taken, route: str, against: str) -> float:
     return statistics.median(a / b for a, b in zip(taken[route], taken[against], strict=True))
 
 
-class Nothing(TorchFunctionMode):
-    """The least that a context costs which sees the calls of torch."""
+class EmptyMode(TorchFunctionMode):
+    """Only passes the calls of torch on. No context that sees these calls can cost less."""
 
     def __torch_function__(
         self,
@@ -106,7 +105,7 @@ class Nothing(TorchFunctionMode):
 
 
 def judge(limits: Iterable[Limit], check: bool) -> int:
-    """Prints which promises hold; the exit status."""
+    """Print which promises hold. Returns the exit status: 1 if one does not hold and `check` is set."""
     limits = list(limits)
     print("\npromised")
     for what, value, limit in limits:

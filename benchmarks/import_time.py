@@ -54,7 +54,7 @@ def measure(pairs: int) -> tuple[list[float], list[float]]:
 
 
 def main() -> int:
-    options = parser_of(__doc__, PAIRS).parse_args()
+    options = parser_of(__doc__, rounds=PAIRS).parse_args()
     differences, inside = measure(max(options.rounds, FEWEST_PAIRS))
     median = statistics.median(inside)
     print(f"import pseudograd beyond import torch, {len(inside)} pairs of interpreters")

@@ -168,7 +168,7 @@ def measure(make: Callable[[], nn.Module], shape: tuple[int, ...], rounds: int) 
 
 
 def main() -> int:
-    options = parser_of(__doc__, 9).parse_args()
+    options = parser_of(__doc__, rounds=9).parse_args()
     torch.set_num_threads(1)
     versions = {module.__name__: module.__version__ for module in (torch, transformers, lightning)}
     faults = {fault: {tool: judge(fault, tool) for tool in TOOLS} for fault in FAULTS}

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import pseudograd as pg
-from harness import Nothing, parser_of, ratio, seconds_of
+from harness import EmptyMode, parser_of, ratio, seconds_of
 from suite.routes import copied
 
 SIZES = (10_000, 1_000_000, 10_000_000, 30_000_000, 100_000_000)
@@ -91,7 +91,7 @@ ROWS = (
         lambda x: torch.clamp(x, *_bounds(x)),
         (1.0, 1.0, 0.60),
     ),
-    Row("an empty mode of functions", _clamp, _clamp, context=Nothing),
+    Row("an empty mode of functions", _clamp, _clamp, context=EmptyMode),
     Row("override(clamp='inward')", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.override(clamp="inward")),
     Row("pin to the other era", _clamp, _clamp, (1.25, 1.2, 0.65), lambda: pg.pin_edge(OTHER_ERA)),
     Row("two copies, beside relu", copied, torch.relu),
@@ -241,7 +241,7 @@ def write(lines: list[str], others: list[str]) -> None:
 
 
 def main() -> int:
-    parser = parser_of(__doc__, 5)
+    parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     parser.add_argument("--only", default="", help="the rows whose name contains this")
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no row after these; default 600")

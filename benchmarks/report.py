@@ -1,4 +1,4 @@
-"""A results file of `speed.py` as a page with tables and figures: draws, and measures nothing.
+"""Make a page with tables and figures from a results file of `speed.py`. Measures nothing.
 
 python benchmarks/report.py                              # the newest in benchmarks/results: docs/speed.md, README.md
 python benchmarks/report.py speed.json --folder mine     # any other, its page and figures in a folder of yours

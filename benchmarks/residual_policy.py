@@ -118,7 +118,7 @@ def write_table(results: dict[str, dict[str, int]]) -> str:
 
 
 def main() -> int:
-    parser = parser_of(__doc__, 1)
+    parser = parser_of(__doc__, rounds=1)
     parser.add_argument("--write", action="store_true", help="write the table into docs/memory.md")
     options = parser.parse_args()
     results = {network.name: measure(network) for network in NETWORKS}

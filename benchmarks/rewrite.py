@@ -1,6 +1,6 @@
-"""What a rewriting costs a training step: python benchmarks/rewrite.py [--check]
+"""How much `override` and `pin_edge` slow a training step: python benchmarks/rewrite.py [--check]
 
-A small transformer and a small ResNet, plain and under override or pin_edge.
+The models are a small transformer and a small ResNet. A plain step has no context.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from harness import Limit, Route, judge, parser_of, ratio, time_routes
 from models import models
 from pseudograd.torch_table.eras import ERAS, installed_era
 
-PROMISED = {"transformer": 1.10, "resnet": 1.25}  # times the plain step
+PROMISED = {"transformer": 1.10, "resnet": 1.25}  # the time of a step is at most so many times that of a plain step
 
 
 def main() -> int:
-    options = parser_of(__doc__, 41).parse_args()
+    options = parser_of(__doc__, rounds=41).parse_args()
     torch.set_num_threads(1)
     other = next(era for era in ERAS if era != installed_era())
     contexts = {

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import pseudograd as pg
-from harness import Nothing, parser_of, ratio, seconds_of
+from harness import EmptyMode, parser_of, ratio, seconds_of
 
 MIB = 2**20
 BEGINNING = (
@@ -113,7 +113,7 @@ def training(name: str, rounds: int) -> str:
         "plain": contextlib.nullcontext,
         "convert": lambda: pg.convert(nets[step], modules),
         "override": lambda: pg.override(**families),
-        "an empty mode": Nothing,
+        "an empty mode": EmptyMode,
     }
     memory = {}
     for way, context in contexts.items():
@@ -205,7 +205,7 @@ def write(trainings: list[str], diagnoses: list[str]) -> None:
 
 
 def main() -> int:
-    parser = parser_of(__doc__, 5)
+    parser = parser_of(__doc__, rounds=5)
     parser.add_argument("--write", action="store_true", help=f"the tables into {PAGE.name}")
     parser.add_argument("--only", default="", help="the rows whose name contains this")
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no row after these; default 600")

@@ -45,7 +45,7 @@ print(json.dumps([peak() - before, time.perf_counter() - start, sum(again) / row
 
 
 def main() -> int:
-    options = parser_of(__doc__, 1).parse_args()
+    options = parser_of(__doc__, rounds=1).parse_args()
     print(f"vector_quantize: {ROWS:,} vectors of {SIZE} numbers, {CODES:,} codes, forward and backward")
     print(f"  {'rule':10} {'dtype':9} {'mean':>5} {'MiB more':>9} {'seconds':>8}  decided again in float64")
     limits = []

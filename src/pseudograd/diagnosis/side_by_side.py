@@ -35,7 +35,7 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
         failure = failure and f"a second run as it is {failure}"
     if not failure and _distance(own[0], again[0]):
         failure = f"a second run as it is begins with a loss of {again[0]:.6g}, not {own[0]:.6g}, so the program does not repeat"
-    named = "this training" if steps is None or len(own) < steps else f"the first {len(own):,} steps"
+    extent = "this training" if steps is None or len(own) < steps else f"the first {len(own):,} steps"
 
     def add_training(finding: Finding) -> Finding:
         assert finding.other_pin is not None
@@ -47,11 +47,11 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
         if why:
             measured = f"where it ends under the other convention cannot be compared, as {why}"
             return replace(finding, evidence=evidence.replace(UNMEASURED, measured))
-        is_elsewhere, measured = compare_losses(own, again, other, pin)
-        if is_elsewhere is not None:
-            head = f"It decides {named}: " if is_elsewhere else f"It did not decide {named}, though "
+        ends_differ, measured = compare_losses(own, again, other, pin)
+        if ends_differ is not None:
+            head = f"It decides {extent}: " if ends_differ else f"It did not decide {extent}, though "
             evidence = evidence.replace(f"{MAY_DECIDE}: ", head)
-            is_better = is_elsewhere and other[-1] < own[-1]
+            is_better = ends_differ and other[-1] < own[-1]
             advice = advice.replace("the same seeds", "more seeds") if is_better else advice.partition(BESIDE)[0]
         return replace(finding, evidence=evidence.replace(UNMEASURED, measured), next_step=advice)
 

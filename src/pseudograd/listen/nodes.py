@@ -33,7 +33,7 @@ class GraphNode(Protocol):
 
 
 class Ranges:
-    """Tells the nodes of one thread that were made in calls that we saw from the unseen ones, which were made between these calls."""
+    """Finds nodes of one thread: those that a call made which we saw, and the *unseen* ones, which were made between such calls."""
 
     unseen: list[Span]
 
@@ -82,7 +82,7 @@ _names: dict[type, str] = {}  # by the class of torch's own nodes
 
 
 def name_of(node: GraphNode) -> str:
-    """`node.name()`, which makes a new text for each node; here it is remembered for each class."""
+    """`node.name()`, remembered for each class: torch makes a new text for each call."""
     kind = type(node)
     name = _names.get(kind)
     if name is None:
@@ -104,7 +104,7 @@ def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
 
 
 def find_behind(ahead: list[GraphNode | None], spans: list[Span]) -> list[GraphNode]:
-    """The same for these nodes and all nodes behind them."""
+    """As `find_within`, from these nodes on, which are among the results if their numbers are in the spans."""
     within: dict[GraphNode, None] = {}
     most = sum(end - start for start, end in spans)
     while ahead and len(within) < most:

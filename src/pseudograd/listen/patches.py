@@ -130,11 +130,11 @@ def _awaits(module: str) -> Callable[[], bool]:
 
 def table() -> str:
     """The rows as docs/override.md lists them: names with the same reason together, below the end that they share."""
-    names: dict[str, dict[str, list[str]]] = {}
+    names_by_end: dict[str, dict[str, list[str]]] = {}
     for patch in PATCHES:
-        names.setdefault(patch.until, {}).setdefault(patch.why, []).append(f"`{patch.name}`")
+        names_by_end.setdefault(patch.until, {}).setdefault(patch.why, []).append(f"`{patch.name}`")
     parts = []
-    for until, names_by_why in names.items():
+    for until, names_by_why in names_by_end.items():
         lines = [f"- {', '.join(names)}: {why}" for why, names in names_by_why.items()]
         parts.append("\n".join([f"Until {until}:", "", *lines]))
     return "\n\n".join(parts)

@@ -57,7 +57,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Call:
-    """args, kwargs: as texts, which name the `tensors`. kind: that of the event; of a backward the gradients are compared, else outputs.
+    """args, kwargs: as texts, which name the `tensors`. kind: with BACKWARD its gradients are compared, else its outputs.
 
     requires: the tensors that require a gradient. grads: for each output (None: the only one) the name of the gradient that arrives there;
     None: the sum of the output is differentiated.
