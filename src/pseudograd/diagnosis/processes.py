@@ -90,7 +90,7 @@ def _name_parameters(rows: Rows) -> list[Any]:
 
 
 def _group(parts: Sequence[Part], name: str, *fields: str) -> list[Rows]:
-    """The records of a field of the report by their values of these fields, each with its process."""
+    """The records in the field `name` of each report, with their processes. Records whose `fields` have equal values are one group."""
     groups: dict[object, Rows] = {}
     for part in parts:
         for record in part.content[name]:
@@ -138,10 +138,10 @@ def _sum_sites(sites: Sequence[Site]) -> Site:
 
 
 def _merge_cuts(cuts: Sequence[Structural]) -> Structural:
-    reaches = [cut.reaches_loss for cut in cuts]
+    answers = [cut.reaches_loss for cut in cuts]
     return dataclasses.replace(
         cuts[0],
         calls=sum(cut.calls for cut in cuts),
-        reaches_loss=True if True in reaches else None if None in reaches else False,
+        reaches_loss=next(answer for answer in (True, None, False) if answer in answers),
         parameters=tuple(dict.fromkeys(name for cut in cuts for name in cut.parameters)),
     )

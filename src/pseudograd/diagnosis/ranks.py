@@ -104,6 +104,7 @@ def _is_ours(file: Path) -> bool:
 
 @contextlib.contextmanager
 def _lock(target: Path) -> Iterator[None]:
+    """Hold a lock file beside the target. Goes on without the lock if it cannot be had in time."""
     lock = target.with_name(f".{target.name}.lock")
     start = time.monotonic()
     while True:
@@ -150,10 +151,10 @@ class Difference:
 
     def _shares_text(self) -> str:
         by_size = sorted(self.ranks, key=lambda name: self.ranks[name])
-        between = len(by_size) - 2 if len(by_size) > _RANKS_SHOWN else 0
-        shown = [by_size[0], by_size[-1]] if between else list(self.ranks)
+        left_out = len(by_size) - 2 if len(by_size) > _RANKS_SHOWN else 0
+        shown = [by_size[0], by_size[-1]] if left_out else list(self.ranks)
         text = ", ".join(f"{percent(self.ranks[name])} in {name}" for name in shown)
-        return f"{text}, {between} more between" if between else text
+        return f"{text}, {left_out} more between" if left_out else text
 
 
 def lines(differences: Sequence[Difference]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""From the event that differs to a program of ten lines, or to the reason why there is none."""
+"""Cut the event that differs out of the program, as a program of ten lines, or say why there is none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .call import Call, NoProgramError, Outcome, SameAloneError
 from .recorder import Snapshot
 from .shrink import LateError, Mismatch, shrink
 
-_MOST_EVENTS = 4  # before the one that differs
+_MOST_EVENTS = 4  # of those that come before the one that differs
 _SECONDS_TO_SHRINK = 60.0
 _SECONDS_TO_RUN = 120
 _WORKER = Path(__file__).with_name("worker.py")
