@@ -58,7 +58,7 @@ def seconds_of(routes: Iterable[str], sample: Callable[[str], float], rounds: in
 
 
 def time_routes(routes: Mapping[str, Route], rounds: int, seconds: float = 0.003, settles: int = 8) -> Taken:
-    """Seconds of a call, by route and round. A sample is as many calls as fill `seconds`, after as many, at most `settles`, untimed ones."""
+    """Seconds of a call, by route and round. A sample is as many calls as fill `seconds`, after as many, at most `settles`, untimed."""
     counts = {name: _calls_per_sample(route, seconds) for name, route in routes.items()}
 
     def sample(name: str) -> float:
