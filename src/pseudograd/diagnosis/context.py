@@ -188,7 +188,6 @@ def _run_eagerly() -> Iterator[None]:
     with _lock:
         _diagnoses += 1
         patches.PARTS_TO_COMPILE.apply(_compile_in)
-        patches.REGISTER_HOOK.apply(hooks.register_without_handle)
     try:
         with _entering:
             when_dynamo_arrives(_on_dynamo)
@@ -198,7 +197,7 @@ def _run_eagerly() -> Iterator[None]:
         with _lock:
             _diagnoses -= 1
             if not _diagnoses:
-                patches.remove_all((patches.PARTS_TO_COMPILE, patches.REGISTER_HOOK))
+                patches.PARTS_TO_COMPILE.remove()
                 _reset_stance()
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import CodeType, FrameType, FunctionType, MethodType
-from typing import Any, NamedTuple, TypeVar, cast
+from types import CodeType, FrameType, MethodType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,6 @@ from torch.utils.hooks import BackwardHook
 from .. import engine
 from ..formula import Depth, our_formulas
 from ..torch_table.private import mode_count, mode_stack
-from ..torch_table.private import register_hook as torch_register_hook
 from . import patches
 from .harmless import show_located, unheard
 
@@ -33,7 +31,6 @@ from .harmless import show_located, unheard
 
 Ending = Callable[[Any], object]  # gets the result of the call
 Subscriber = Callable[..., Ending | None]
-Hook = TypeVar("Hook", bound=Callable[..., object])
 
 
 class CallHook:
@@ -171,34 +168,6 @@ def _call_watchers(result: object) -> None:
     for watcher in _watchers:
         if watcher is not None and result is not None:
             watcher(result)
-
-
-# --- hooks of nodes ---------------------------------------------------------------------------------------------------
-
-_never_removed: dict[int, CodeType] = {}  # the code of such hooks, by its id
-_ONLY = -1  # the key of such a hook in the hooks of its node; torch numbers others from 0
-
-
-def never_removed(hook: Hook) -> Hook:
-    """Decorator for a hook of nodes that needs no handle by which to remove it. To make a handle takes longer than to call such a hook."""
-    code = cast("FunctionType", hook).__code__
-    _never_removed[id(code)] = code
-    return hook
-
-
-def register_without_handle(hidden: staticmethod[..., object] | None) -> staticmethod[..., object]:
-    """Torch's function by which a node registers a hook, but without a handle for those hooks. Other hooks may follow them at the node."""
-    register = torch_register_hook if hidden is None else hidden.__func__
-
-    def register_hook(known: object, hook: object, *more: object) -> object:
-        if known is None and type(hook) is FunctionType and id(hook.__code__) in _never_removed and not more:
-            return OrderedDict({_ONLY: hook}), None
-        return register(known, hook, *more)
-
-    return staticmethod(register_hook)
-
-
-# --- hooks of modules -------------------------------------------------------------------------------------------------
 
 
 def module_hooks_around(frame: FrameType | None) -> list[Callable[..., object]]:

@@ -181,9 +181,6 @@ APPLY = Patch(
 SWAP_TENSORS = Patch(
     "torch.utils.swap_tensors", "drops our weak references: torch swaps no tensor that has one", _DIAGNOSES
 )
-REGISTER_HOOK = Patch(
-    "torch.autograd.Function._register_hook", "registers hooks of ours without handles, which take time", _DIAGNOSES
-)
 PARTS_TO_COMPILE = Patch(
     "torch._higher_order_ops.utils.setup_compilation_env",
     "lets `torch.cond` and its like compile their parts",

@@ -334,7 +334,6 @@ tells_unpack_hooks = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")  # s
 saved_tensors_hooks: Callable[[bool], Any] = _find(  # those of this thread: what packs and what unpacks
     "torch._C._autograd._top_saved_tensors_default_hooks", "what-ifs on torch 2.8 run checkpoints again", lambda _: None
 )
-register_hook = _find("torch.autograd.Function._register_hook", "a hook of a node takes twice the time", None)
 # On torch 2.15 a public name, absent before: a context in which a hook sees every node that is made.
 node_creation_hook = getattr(graph, "node_creation_hook", None)
 checkpoint_frame = _find(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...kernels.native import counts as kernel
 from ...listen.harmless import Errors, note, quiet, unheard
-from ...listen.hooks import never_removed
 from ...torch_table.private import current_node, without_torch_function
 from .grads import Leaving
 from .leaves import Leaves
@@ -52,7 +51,6 @@ class Together:
         recorder, calls = self._recorder, self.calls
         count_now, may_break = recorder.count_now, recorder.is_full and tally.may_break
 
-        @never_removed
         def ran(leaving: Leaving, arriving: Leaving) -> None:
             try:
                 if not (self.may_wait and tally.may_wait) or unheard.depth:
