@@ -1,9 +1,9 @@
-"""What six tools say of fifteen programs that nan or infinity is born in, and what each costs: docs/nan_tools.json.
+"""Compare six tools on fifteen programs in which nan or infinity begins: what a tool says, and what it costs. Writes docs/nan_tools.json.
 
 python benchmarks/nan_tools.py [--rounds N]        docs/ten_ways.md has a table of it; needs transformers and lightning
 
-Code judges what a tool says: does it hold the line of the fault, and the op or the reason beside what it repeats of the line? And does
-the line that it advises, in the place of the one that it found, end it? Of DebugMode the first call is read whose norm is not finite.
+Code judges the text of a tool. Does it name the line of the fault, and the op or the reason beside what it repeats of the line? Does
+the program run without nan if the advised line replaces the line of the fault? Of DebugMode counts the first call whose norm is not finite.
 """
 
 from __future__ import annotations

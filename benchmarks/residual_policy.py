@@ -1,8 +1,8 @@
-"""Is it right what a call keeps for backward? Networks whose every clamp keeps x, or a code, or what it chooses by itself.
+"""Does a clamp keep the right thing for its backward? In a network each clamp keeps x, or a code, or what it chooses by itself.
 
     python benchmarks/residual_policy.py [--check] [--write]      --write: the table into docs/memory.md
 
-Bytes, which are the same on every machine. Parameters and inputs are there anyway and do not count.
+Counts bytes, which are the same on every machine. The bytes of parameters and inputs do not count.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/steps_on_cuda.py [--write]      --write: the tables into docs/speed_on_cuda.md
 
-Networks of transformers and torchvision, which must be installed. Time of a step, memory kept after the forward pass, peak of a step;
-of a diagnosis also the kernels started and the waits for the device in one step.
+The networks are from transformers and torchvision, which must be installed. A table has the time of a step, the memory that is kept after
+the forward pass, and the peak memory of a step. For a diagnosis it also has the kernels and the waits for the device in one step.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ import pseudograd as pg
 from harness import EmptyMode, parser_of, ratio, seconds_of
 
 MIB = 2**20
-BEGINNING = (
-    17  # steps of a diagnosis: it looks at the first ones more closely, and at each whose number is a power of two
-)
+# Steps of a diagnosis. It looks more closely at the first of them, and at each whose number is a power of two.
+BEGINNING = 17
 Step = Callable[[], Tensor]
 Context = contextlib.AbstractContextManager[object]
 

@@ -158,10 +158,10 @@ def _drop_entries(mismatch: Mismatch) -> Iterator[Call]:
             tensors = dict(call.tensors)
             for name, dim in group:
                 part = tensors[name].narrow(dim, start, stop - start)
-                is_contiguous = tensors[name].is_contiguous()
-                tensors[name] = (
-                    part.clone(memory_format=torch.contiguous_format) if is_contiguous else copy_strided(part)
-                )
+                if tensors[name].is_contiguous():
+                    tensors[name] = part.clone(memory_format=torch.contiguous_format)
+                else:
+                    tensors[name] = copy_strided(part)
             smaller = call.but(tensors=tensors)
             # An argument may repeat the size, as in "(3, 4)"; the pattern does not match a part of another number or name.
             resize = partial(re.sub, rf"(?<![\w.]){size}(?![\w.])", str(stop - start))
