@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .names import Module, changes_in_place, is_constant
-from .values import number, strip_moves
+from .values import number, strip_views
 
 _PREFIXES = ("torch.nn.functional.", "torch.special.", "torch.linalg.", "torch.Tensor.", "torch.functional.", "torch.")
 
@@ -132,7 +132,7 @@ def _power(x: ast.expr, exponent: float | None) -> Singular | None:
 def strip_arithmetic(module: Module, node: ast.expr, point: float) -> tuple[ast.expr, float]:
     """The expression inside sums and products with numbers, views and names; and its value if the node has the value `point`."""
     for _ in range(20):
-        node = strip_moves(module, node)
+        node = strip_views(module, node)
         step = _strip_step(module, node, point)
         if step is None:
             break

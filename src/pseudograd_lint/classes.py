@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from .names import FUNCTIONS, Module, changes_in_place, find_keyword, is_constant, key_of, last_name, words
-from .values import filled_values, strip_moves, tensor_values
+from .values import filled_values, strip_views, tensor_values
 
 _MAKERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.nn.UninitializedParameter")
 _EMPTY = ("torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor")
-_LOOK = words("print len isinstance repr str getattr hasattr id type list dict set super setattr requires_grad_")
+# Calls that leave the values of a parameter as they are.
+_HARMLESS = words("print len isinstance repr str getattr hasattr id type list dict set super setattr requires_grad_")
 Write = tuple[int, "frozenset[float] | None"]  # a line that sets a parameter, and the values that it writes, if known
 
 
@@ -25,11 +26,11 @@ class Parameter(NamedTuple):
 
 def find_parameter(module: Module, node: ast.expr) -> Parameter | None:
     """The parameter that this expression is, also through names, views and slices; None if it is none."""
-    leaf = module.resolve(node)
-    node = strip_moves(module, node)
+    resolved = module.resolve(node)
+    node = strip_views(module, node)
     if isinstance(node, ast.Attribute):
         return _attribute_parameter(module, node)
-    is_leaf = isinstance(leaf, ast.Call) and last_name(leaf) == "requires_grad_"
+    is_leaf = isinstance(resolved, ast.Call) and last_name(resolved) == "requires_grad_"
     is_leaf = is_leaf or (isinstance(node, ast.Call) and is_constant(find_keyword(node, "requires_grad"), True))
     tensor = parameter_tensor(module, node) or (node if is_leaf else None)
     values = None if tensor is None else tensor_values(module, tensor)
@@ -61,13 +62,13 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
     for _, binding in (*bindings, *module.attribute_bindings(owner, f"{key}.data")):
         value = binding.value
         tensor = parameter_tensor(module, None if value is None else module.resolve(value))
-        is_parameter = is_parameter or tensor is not None
         if tensor is not None:
-            values = tensor_values(module, tensor)
+            is_parameter, values = True, tensor_values(module, tensor)
         else:
             values = filled_values(module, value) if isinstance(value, ast.Call) else None
-        is_filled = tensor is not None and module.called_name(module.resolve(tensor)) in _EMPTY  # by another line
-        if not (value is not None and _is_off_by_default(module, value)) and not (is_filled and values is None):
+        is_empty = tensor is not None and module.called_name(module.resolve(tensor)) in _EMPTY
+        is_off = value is not None and _is_off_by_default(module, value)
+        if not is_off and (values is not None or not is_empty):  # another line fills an empty tensor
             starts.append((binding.end[0], values))
     known = {values for _, values in starts}
     start = known.pop() if len(known) == 1 else None
@@ -76,25 +77,25 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
 
 
 def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[Write]:
-    """The calls that set a parameter, such as `nn.init.zeros_(self.x)`. What `init.zeros_(m.x)` and other functions set is not known."""
+    """The calls that set a parameter, such as `nn.init.zeros_(self.x)`. No values are known for `init.zeros_(m.x)` or `fill(self.x)`."""
     names = (key.removeprefix("self."), "parameters", "named_parameters")
     for load in [load for name in names for load in module.loads[name]]:
         part: ast.AST = load
         call = module.above[load]
         while isinstance(call, (ast.keyword, ast.Attribute)):  # `.data`, `.fill_`
             part, call = call, module.above[call]
-        name = last_name(call)
-        if not isinstance(call, ast.Call) or name in _LOOK:
+        name, load_key = last_name(call), key_of(load)
+        if not isinstance(call, ast.Call) or name in _HARMLESS:
             continue
-        is_own = module.owner(load) is owner and key_of(load) in (key, "self.parameters", "self.named_parameters")
+        is_own = module.owner(load) is owner and load_key in (key, "self.parameters", "self.named_parameters")
         method = next((up.name for up in module.parents(call) if isinstance(up, FUNCTIONS)), "")
-        is_called = isinstance(call.func, ast.Name) or key_of(load) != key
+        may_set = isinstance(call.func, ast.Name) or load_key != key  # `fill(self.x)`, `f(self.parameters())`
         if changes_in_place(name):
             if part is not call.func and is_own:
                 yield call.lineno, filled_values(module, call)
-            elif not (key_of(load) or "self.").startswith("self."):
+            elif load_key is not None and not load_key.startswith("self."):
                 yield call.lineno, None
-        elif is_own and is_called and ("init" in method or "reset" in method):
+        elif is_own and may_set and ("init" in method or "reset" in method):
             yield call.lineno, None
 
 

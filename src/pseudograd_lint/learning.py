@@ -17,7 +17,7 @@ from typing import NamedTuple
 from .calls import read_call
 from .classes import parameter_tensor
 from .names import FUNCTIONS, Module, find_keyword, is_constant, is_same, key_of, last_name, leaves, words
-from .values import number, strip_moves
+from .values import number, strip_views
 
 # Names of code that runs before training, writes text, or runs without a gradient: schedules, samplers, metrics, bookkeeping, inference.
 _QUIET_CLASSES = re.compile(
@@ -116,7 +116,7 @@ _PYTHON = words("float int bool len print str round format isinstance repr range
 
 def may_learn(module: Module, node: ast.expr, depth: int = 8) -> bool:
     """Could the value need a gradient? Not a number, a new tensor such as `zeros(3)`, or a value that left the graph."""
-    node = strip_moves(module, node)
+    node = strip_views(module, node)
     if depth == 0:
         return True
     if number(module, node) is not None:

@@ -68,7 +68,7 @@ _MOVES = words(
 )
 
 
-def strip_moves(module: Module, node: ast.expr) -> ast.expr:
+def strip_views(module: Module, node: ast.expr) -> ast.expr:
     """The expression without views, casts and slices around it, also through names."""
     for _ in range(20):
         node = module.resolve(node)
@@ -95,7 +95,7 @@ def _moved(module: Module, node: ast.expr) -> ast.expr | None:
 
 def tensor_values(module: Module, node: ast.expr, depth: int = 10) -> frozenset[float] | None:
     """The values of a tensor in float32, such as {0.5} for `torch.full((3,), 0.5)`. None if a value is not known."""
-    node = strip_moves(module, node)
+    node = strip_views(module, node)
     if depth == 0:
         return None
     if isinstance(node, (ast.List, ast.Tuple)):

@@ -9,7 +9,7 @@ from ..calls import Clamp, read_call, read_clamp
 from ..classes import Parameter, find_parameter
 from ..learning import is_function_of_autograd, is_recorded, is_trained
 from ..names import Module, is_same, last_name, unparse
-from ..values import format_number, number, single, strip_moves
+from ..values import format_number, number, single, strip_views
 from . import Rule
 
 
@@ -18,10 +18,10 @@ def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Add):
         return None
     for x, other in ((node.left, node.right), (node.right, node.left)):
-        call = read_call(module, strip_moves(module, other))
-        inner = strip_moves(module, call.arguments[0]) if call is not None and call.name == "detach" else None
+        call = read_call(module, strip_views(module, other))
+        inner = strip_views(module, call.arguments[0]) if call is not None and call.name == "detach" else None
         if isinstance(inner, ast.BinOp) and isinstance(inner.op, ast.Sub) and is_same(x, inner.right):
-            hard = strip_moves(module, inner.left)
+            hard = strip_views(module, inner.left)
             return None if _is_exact(module, inner.left, hard) or not is_recorded(module, node, by_name=False) else hard
     return None
 
@@ -31,7 +31,7 @@ def _is_exact(module: Module, written: ast.expr, hard: ast.expr) -> bool:
     clamp, call = read_clamp(module, hard), read_call(module, hard)
     if clamp is not None:
         bounds = [bound for bound in (clamp.low, clamp.high) if bound is not None and number(module, bound) != 0]
-        call = read_call(module, strip_moves(module, clamp.x))
+        call = read_call(module, strip_views(module, clamp.x))
         return not bounds or (call is not None and call.name == "round")
     is_choice = _CHOICE.search(f"{unparse(written)} {unparse(hard)}".lower()) is not None
     return is_choice or (call is not None and call.name == "round")

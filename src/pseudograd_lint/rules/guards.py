@@ -11,7 +11,7 @@ from functools import partial
 from ..calls import Call, Clamp, Singular, read_call, read_clamp, read_singular, strip_arithmetic
 from ..learning import is_recorded, is_trained, may_learn, reaches_loss
 from ..names import Module, is_same, key_of, unparse, words
-from ..values import format_number, number, single, strip_moves
+from ..values import format_number, number, single, strip_views
 from . import Rule
 
 
@@ -104,7 +104,7 @@ def _find_late_guard(module: Module, node: ast.AST) -> str | None:
     if call.name == "where":
         hidden = next(hidden_functions(module, call), None)
         return hidden and _late_message(hidden[1], "where chooses after it and")
-    singular = read_singular(module, strip_moves(module, call.arguments[0]))
+    singular = read_singular(module, strip_views(module, call.arguments[0]))
     if singular is None or not _can_be_singular(module, singular.x):
         return None
     if clamp is None:
@@ -142,7 +142,7 @@ def _late_message(singular: Singular, guard: str) -> str:
 
 def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
     """Can x be at a singular point? Not if it is a sum, or the result of a function that may never reach such a point."""
-    x = strip_moves(module, x)
+    x = strip_views(module, x)
     if depth == 0 or not may_learn(module, x):
         return False
     if isinstance(x, ast.BinOp):
@@ -164,7 +164,7 @@ def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
 
 def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) -> bool | None:
     """The value of the condition if x is `point`. None if it does not compare x. An unknown bound counts as a small number."""
-    node = strip_moves(module, condition)
+    node = strip_views(module, condition)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _ORDER:
         return None
     left, right = node.left, node.comparators[0]
