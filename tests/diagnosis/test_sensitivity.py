@@ -1,4 +1,4 @@
-"""How much of a gradient is convention: equal to what the program itself computes under the other one."""
+"""How much of a gradient is convention: as the program itself computes it under a pin of the other convention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose, pin_edge
+from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import kinks
+from pseudograd.diagnosis.count.sensitivity import Sensitivity
 from pseudograd.torch_table.eras import CLOSED_ERA, OPEN_ERA, installed_era
 from pseudograd.torch_table.private import tells_unpack_hooks
 
@@ -28,7 +30,7 @@ from .checks import diagnosed
 IS_CLOSED = installed_era() == CLOSED_ERA
 OTHER_ERA = OPEN_ERA if IS_CLOSED else CLOSED_ERA
 SMALL = torch.tensor([[1.0, 1.0, 0.0, 2.0, 2.0, 2.0], [0.0, 0.5, 0.0, 1.0, -1.0, -1.0]])
-LONG = torch.tensor([2, 0, 1, 1, 2, 0, 0, 1, 2, 2, 1, 0] * 4).float()
+TIED = torch.tensor([2, 0, 1, 1, 2, 0, 0, 1, 2, 2, 1, 0] * 4).float()  # 16 entries of each value
 BOUND = torch.tensor([0.0, 1.0, 0.0, 2.0, 1.0, 0.0])
 
 JAX, ERA = "jax", {"edge": OTHER_ERA}
@@ -57,8 +59,8 @@ CASES: dict[str, Case] = {
     "max over a dimension": ("max", lambda x: x.max(1)[0], (SMALL,), {"max": JAX}),
     "min over a dimension": ("max", lambda x: torch.min(x, dim=-1, keepdim=True).values, (SMALL,), {"max": JAX}),
     "sort": ("sort", lambda x: torch.sort(x, dim=1, descending=True)[0], (SMALL,), {"sort": JAX}),
-    "topk": ("sort", lambda x: x.topk(5)[0], (LONG,), {"sort": JAX}),
-    "median": ("median", torch.median, (LONG,), {"median": JAX}),
+    "topk": ("sort", lambda x: x.topk(5)[0], (TIED,), {"sort": JAX}),
+    "median": ("median", torch.median, (TIED,), {"median": JAX}),
     "norm": ("norm", lambda x: x.norm(p=1, dim=1), (SMALL,), {"norm": JAX}),
 }
 
@@ -66,6 +68,11 @@ CASES: dict[str, Case] = {
 def _loss(f: Callable[..., Tensor], leaves: list[Tensor]) -> Tensor:
     y = f(*leaves)
     return (y * torch.arange(1.0, y.numel() + 1).reshape(y.shape)).sum()
+
+
+def _families(d: Diagnosis) -> list[Sensitivity]:
+    """The records of whole families, not of a line or a parameter."""
+    return [record for record in d.sensitivity if record.where is None and record.parameter is None]
 
 
 def _leaves(values: tuple[Tensor, ...]) -> list[Tensor]:
@@ -83,12 +90,12 @@ def _expected(f: Callable[..., Tensor], values: tuple[Tensor, ...], other: Abstr
 
 @folded
 @pytest.mark.parametrize("name", CASES)
-def test_it_is_that_of_the_program_under_the_pin(name: str) -> None:
+def test_the_share_is_that_of_the_program_under_the_pin(name: str) -> None:
     family, f, values, pin = CASES[name]
     d = diagnosed(lambda: _loss(f, _leaves(values)), sensitivity=True)
     assert d.errors == []
     assert d.unsensed == {}
-    families = [record for record in d.sensitivity if record.where is None and record.parameter is None]
+    families = _families(d)
     assert [record.family for record in families] == [family]
     expected = _expected(f, values, pin_edge(**pin))
     assert families[0].share == pytest.approx(expected, rel=1e-6)
@@ -103,6 +110,7 @@ def test_the_share_is_measured_by_line_and_by_parameter() -> None:
         first = p.abs()
         second = (q - 1).abs() * 2
         (first + second + p + q).sum().backward()
+    # The gradient is six times 1. JAX's convention adds 1 at three entries by the first abs and 2 at the other three by the second.
     rows = {(record.where, record.parameter): record.share for record in d.sensitivity}
     assert len({where for where, _ in rows}) == 3
     by_line = [share for (where, name), share in rows.items() if where and name is None]
@@ -123,14 +131,14 @@ def test_a_family_that_leaves_its_kink_has_a_share_of_0_from_there_on() -> None:
     assert (family.first, family.last, family.share, family.at_kink) == (1.0, 0.0, pytest.approx(1 / 3), (1.0, 0.0))
 
 
-def test_a_result_in_place_that_is_zero_wherever_x_is_negative_says_nothing_of_a_kink() -> None:
-    """A leaky relu with slope 0: its node keeps the result alone, which is 0 for x = -1, too."""
+def test_a_leaky_relu_in_place_with_slope_0_has_no_share() -> None:
+    """Its node keeps only the result, which is 0 at the kink and also for x = -1."""
     for slope, shares in ((0.0, []), (0.5, [pytest.approx(0.5 / (0.5**2 + 1**2 + 0.5**2) ** 0.5)])):
         p = nn.Parameter(torch.tensor([-1.0, 0.5, 0.0]))
         with diagnose(sensitivity=True) as d:
             functional.leaky_relu(p * 1, slope, inplace=True).sum().backward()
         assert d.errors == []
-        assert [record.share for record in d.sensitivity if record.where is None and record.parameter is None] == shares
+        assert [record.share for record in _families(d)] == shares
 
 
 def test_a_gradient_that_the_convention_alone_brings() -> None:
@@ -200,15 +208,15 @@ def test_what_has_side_effects_is_refused_with_the_reason() -> None:
     assert "_Counting would run once more" in function
     assert "checkpoint" in ckpt
     assert (passes, more) == (1, 1)
-    assert "sensitivity not asked, or not of all, in 1 backward pass: " in str(d)
+    assert "sensitivity not measured, or only in part, in 1 backward pass: " in str(d)
     _Counting.ran = 0
-    with diagnose() as d:  # where a clamp asks whether an op behind it cuts what stands at its bound
+    with diagnose() as d:  # the clamp has entries at its bound, and an op nearer to the leaves
         _Counting.apply(x.detach().requires_grad_()).clamp(0, 1).sum().backward()
     assert (bool(d.findings), _Counting.ran) == (True, 1)
 
 
 @pytest.mark.usefixtures("in_copies")
-def test_the_command_measures_every_nth_step_and_may_fail(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_2nd_step_is_measured_and_fail_on_exits_4(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     program = tmp_path / "train.py"
     program.write_text(
         "import torch\n"
@@ -266,6 +274,7 @@ def test_the_last_of_equal_entries_of_a_pool_is_the_first_of_the_mirrored_pool(
     weights = torch.arange(1.0, y.numel() + 1, dtype=y.dtype).reshape(y.shape)
     (grad,) = torch.autograd.grad(expected, mirrored, weights.flip(-1, -2))
     (kink,) = kinks.find_kinks([y.grad_fn])
+    # `leave` takes the gradients that leave and the one that arrives, and gives those that leave under the other convention.
     (leaving,) = kink.leave((torch.zeros_like(x),), weights)
     assert torch.equal(leaving, grad.flip(-1, -2))
     assert kink.leave((None,), weights) == (None,)

@@ -178,7 +178,7 @@ def _sensitivity(report: Report) -> Iterator[str]:
         yield from _wrap(label, "; ".join(parts), indent=0)
     for reason, steps in report.unsensed.items():
         passes = counted(steps, "backward pass", "backward passes")
-        yield from _wrap("sensitivity not asked, or not of all, ", f"in {passes}: {reason}", indent=0)
+        yield from _wrap("sensitivity not measured, or only in part, ", f"in {passes}: {reason}", indent=0)
 
 
 def _size(share: float) -> str:

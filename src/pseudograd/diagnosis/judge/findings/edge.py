@@ -1,4 +1,4 @@
-"""A clamp with many values exactly at its bound, where the eras of torch differ."""
+"""A clamp with many values exactly at its bound. `site.eras` has the share of these that each era of torch passes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...records import Finding, Site
 from .. import advice
 from .kind import Evidence, Kind
 
-AT_BOUND_SHARE = 1e-3  # of what arrives at a clamp, exactly at its bound
+AT_BOUND_SHARE = 1e-3  # the least share of the entries that arrive at a clamp which makes a finding
 ISSUE = "https://github.com/pytorch/pytorch/pull/191142"
 
 
@@ -32,7 +32,9 @@ def passing_era(site: Site) -> str:
 
 
 def is_cut_behind(site: Site, evidence: Evidence) -> bool:
-    """Would no leaf get more under any era? An op behind cuts what passes here, or no leaf got any although no era passes more."""
+    """Do the leaves get the same in every era? Yes if an op behind, which is nearer to the leaves, cuts what passes here. Also
+    if all leaves starve, and either the installed era passes most or there is a `step_behind`.
+    """
     leaves = evidence.leaves.unpack(site.upstream)
     passes_most = 0 < site.eras.get(installed_era(), 0) == max(site.eras.values())
     gains_nothing = passes_most or step_behind(site, evidence) is not None
@@ -43,6 +45,7 @@ def step_behind(site: Site, evidence: Evidence) -> Site | None:
     """A round or sign between this op and all its leaves that passes nothing, whatever the era."""
     for step in evidence.sites:
         is_between = step.order > site.order and step.upstream & site.upstream == site.upstream
+        # torch's own round and sign always pass 0; an op of this library may have another rule.
         cuts_all = step.cut == step.arrived and (step.arrived or not step.is_own)
         if is_between and step.family in ("round", "sign") and cuts_all:
             return step
@@ -61,7 +64,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             site,
             f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
             f"this torch is of the era {era}" + (", which cuts there" if loses else f"; {other} cuts there"),
-            advice.clip_parameter(site, evidence) or advice.pin(site, other if loses else era, evidence),
+            advice.clip_parameter(site, evidence) or advice.pin(site, passing_era(site), evidence),
             site.at_bound_share,
             issue=ISSUE,
         )
