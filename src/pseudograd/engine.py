@@ -201,7 +201,7 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) 
     if device != "cpu":
         key = (*key, x.is_cuda or device)
     # A rule with a user's function is not remembered: the objects that the function holds must be freed with it.
-    holds_function = call.rule.is_users and call.rule.sides is None
+    holds_function = call.rule.is_from_user and call.rule.sides is None
     if not (key in prepared or holds_function or has_negative_zero(others)):
         recipe = kernels.prepare(call, others, x.dtype, device) or kernels.prepare_plainly(call, others)
         remember(prepared, key, False if recipe is None else Ready(recipe))
@@ -211,7 +211,7 @@ def _prepare_between(x: Tensor, call: Call, rule: object, edge: object, *others:
     """`prepare` for bounds that are tensors. One prepared call serves all tensors: it asks for their dtypes and devices each time."""
     kinds = tuple(map(type, others))
     key = call.primitive.name, rule, edge, x.dtype, x.device.type, *kinds
-    if key in prepared or type(x) is not Tensor or not {Tensor, type(None)}.issuperset(kinds) or call.rule.is_users:
+    if key in prepared or type(x) is not Tensor or not {Tensor, type(None)}.issuperset(kinds) or call.rule.is_from_user:
         return
     saves_for_x_alone = call.keeps((True, *[False] * len(kinds)))
     if saves_for_x_alone:
@@ -822,7 +822,7 @@ def _after_grad(grad: Tensor, inputs: list[object]) -> list[object]:
 
 def _apply_over_functorch(call: Call, inputs: tuple[object, ...]) -> Tensor:
     _register_at_last()
-    if call.rule.is_users:
+    if call.rule.is_from_user:
         _show_to_dynamo(call, inputs)
     return _apply_in_graph(*call.spec, *inputs)
 

@@ -65,7 +65,7 @@ class Rule(Record):
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
     ulps: the largest difference of two computations, in units in the last place: 0 if every device rounds alike, more for exp or tanh.
         cancels: the units are those of grad, because the slope crosses 0 as a sum of larger numbers.
-    is_users: the rule calls a user's function. Its parameters have names of the user's choice, so pull, reference and jumps get them as
+    is_from_user: the rule calls a user's function. Its parameters have names of the user's choice, so pull, reference and jumps get them as
         one mapping, `settings`. author: that function, if it was registered.
     """
 
@@ -93,7 +93,7 @@ class Rule(Record):
     regions: Callable[..., RangePieces] | None = None
     find_formula: Callable[..., Formula | None] | None = None
     is_long: bool = False
-    is_users: bool = False
+    is_from_user: bool = False
     author: str = ""
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()
 
@@ -111,7 +111,7 @@ class Rule(Record):
     def keywords(self, edge: Edge | None, chosen: Mapping[str, object] | None = None) -> dict[str, Any]:
         """The keywords of pull, reference and jumps: the parameters, and the edge if the op has one."""
         parameters = {**self.parameters, **(chosen or {})}
-        keywords = {"settings": parameters} if self.is_users else parameters
+        keywords = {"settings": parameters} if self.is_from_user else parameters
         return keywords if edge is None else {**keywords, "edge": edge}
 
     def is_linear_at(self, edge: Edge | None) -> bool:
@@ -269,7 +269,7 @@ class Call:
     def pieces(self) -> Pieces | None:
         """The split of grad in every region, if the row says what passes on both sides of a range; else None."""
         if self._pieces is None and self.rule.sides is not None:
-            parameters = self.parameters["settings"] if self.rule.is_users else self.parameters
+            parameters = self.parameters["settings"] if self.rule.is_from_user else self.parameters
             sides = self.rule.sides(**{key: parameters[key] for key in self.rule.parameters})
             self._pieces = pieces_of_sides(sides, "closed" if self.rule.ignores_edge else self.edge, self.maximize)
         return self._pieces

@@ -83,7 +83,7 @@ def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
     """The rows of the rules that the user registered. rules: objects or texts."""
     names = [rule.name if isinstance(rule, RuleObject) else rule.split("(")[0].split("/")[0].strip() for rule in rules]
     rows = [op.rules[name] for op in OPS.values() for name in names if name in op.rules]
-    return [row for row in rows if row.is_users]
+    return [row for row in rows if row.is_from_user]
 
 
 class HandedClamp:
@@ -231,7 +231,7 @@ def choose_rules(
 def _default_rules(families: tuple[str, ...]) -> list[str]:
     """The usual rules of clamp. For families that lack them: all rules that the families share and that need no function of the user."""
     shared = [OPS[SWITCHES[family]].rules for family in families] or [CLAMP.rules]
-    complete = [name for name, row in shared[0].items() if None not in row.parameters.values() and not row.is_users]
+    complete = [name for name, row in shared[0].items() if None not in row.parameters.values() and not row.is_from_user]
     common = [name for name in complete if all(name in rules for rules in shared)]
     return [name for name in COMPARED_RULES if name in common] if CLAMP.default_rule in common else common
 

@@ -158,7 +158,7 @@ def _rounded(side: Side, dtype: torch.dtype) -> Side:
 
 def dtype_of_factors(call: Call, dtype: torch.dtype) -> torch.dtype:
     """A user's formula gets half precision as float32, and its factors are rounded to no less."""
-    return torch.float32 if call.rule.is_users and dtype.itemsize == 2 else dtype
+    return torch.float32 if call.rule.is_from_user and dtype.itemsize == 2 else dtype
 
 
 def round_side(side: Side, call: Call, dtype: torch.dtype) -> Side:

@@ -258,7 +258,7 @@ def prepare(call: Call, others: Inputs, dtype: torch.dtype, device: str) -> Prep
 def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
     """The same without a kernel that prepares: torch's own forward, and in backward any kernel or the formula."""
     rule, wants = call.rule, (True, *[False] * len(others))
-    if rule.is_users or call.maximize or call.primitive.saves != "rule":
+    if rule.is_from_user or call.maximize or call.primitive.saves != "rule":
         return None
     passes, forward = not call.keeps(wants), call.primitive.forward
     if passes:  # the rule reads only grad; does x get grad itself?

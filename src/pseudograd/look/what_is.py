@@ -163,7 +163,7 @@ def _match_rule(
     gradients = [evaluate(m.x, torch.full_like(m.x, grad), numbers[0])[1] for grad in GRADS]
     for candidate in candidates(op, others_of(numbers[0]), m, gradients):
         rule, edge, parameters = candidate.case.rule, candidate.case.edge, candidate.case.parameters
-        if rule.is_users or rule.author:  # its formula is code of the program
+        if rule.is_from_user or rule.author:  # its formula is code of the program
             continue
         comparison = _compare(evaluate, candidate, numbers, others_of)
         if comparison is None:

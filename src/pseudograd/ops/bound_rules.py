@@ -183,7 +183,7 @@ def adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., 
         return torch.where(below | above, function(*wide, **settings), wide[0]).to(grad.dtype)  # type: ignore[arg-type]
 
     pull, scalar_reference = _pull_of(outside), partial(reference.gradient, scalar_formula)
-    return Rule(pull=pull, reference=scalar_reference, is_linear=is_linear, keeps=BOUNDED, is_users=True, **row)
+    return Rule(pull=pull, reference=scalar_reference, is_linear=is_linear, keeps=BOUNDED, is_from_user=True, **row)
 
 
 def _trial() -> tuple[object, ...]:

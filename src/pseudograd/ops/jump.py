@@ -157,7 +157,7 @@ def _adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[...,
     """The row of a user's function(grad, x, threshold, bandwidth, **settings), which gives the gradient of the threshold for each x."""
     pull = partial(_pull_from, partial(_user_gradient, function))
     scalar_reference = partial(reference.jumprelu, scalar_formula)
-    return row_of(pull=pull, reference=scalar_reference, is_linear=is_linear, keeps=_INPUTS, is_users=True, **row)
+    return row_of(pull=pull, reference=scalar_reference, is_linear=is_linear, keeps=_INPUTS, is_from_user=True, **row)
 
 
 def _trial() -> tuple[object, ...]:

@@ -213,7 +213,7 @@ def _check_a_bound(low: Bound, high: Bound, rules: tuple[RuleLike, ...]) -> None
         return
     for rule in rules:
         name = rule.name if isinstance(rule, RuleObject) else rule
-        if not (POLICY_LOSS.rules[name].is_users or name in NEED_NO_BOUND):
+        if not (POLICY_LOSS.rules[name].is_from_user or name in NEED_NO_BOUND):
             names = " or ".join(map(repr, NEED_NO_BOUND))
             remedy = f"Give one of low and high, or use rule={NEED_NO_BOUND[0]!r}"
             raise ValueError(must(_OP, "rule", f"be {names} where low and high are None", name, remedy))
@@ -436,7 +436,7 @@ def _adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[...,
     """The row of a user's function(grad, ratio, advantage, min, max, **settings), which gives the gradient of each token's log ratio."""
     pull = partial(_pull_by, partial(_user_gradient, function))
     scalar_reference = partial(reference.gradient, "user", scalar_formula)
-    row = {"is_linear": is_linear, "keeps": INPUTS, "ignores_edge": True, "is_users": True, **row}
+    row = {"is_linear": is_linear, "keeps": INPUTS, "ignores_edge": True, "is_from_user": True, **row}
     return row_of(pull=pull, reference=scalar_reference, **row)
 
 

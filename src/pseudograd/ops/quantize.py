@@ -25,7 +25,7 @@ from ..arguments import (
 from ..errors import must
 from ..geometry import Formula
 from ..reference import elementwise as reference
-from ..rule import Adapter, EdgeAtBound, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
+from ..rule import EdgeAtBound, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
 from . import bound_rules
 from .bound_rules import Value
 from .samples import around
@@ -51,9 +51,9 @@ def fake_quantize(
 
     Forward:  z = round(x * (1 / scale)) + zero_point; code = clamp(z, quant_min, quant_max); y = (code - zero_point) * scale. Half
         precision is computed in float32. Even for a float64 x, 1 / scale and the last product are computed in float32, unless scale is
-        a float64 tensor; without such a tensor, y of a finite x equals that of torch.fake_quantize_per_tensor_affine on the CPU bit for
-        bit. Infinities go to the ends of the grid and NaN stays NaN. torch 2.8 itself differs for float64 x, for grids beyond 2^24 and
-        where |x / scale| >= 2^63.
+        a float64 tensor. Unless scale is one, y of a finite x equals that of torch.fake_quantize_per_tensor_affine on the CPU bit for
+        bit; only torch 2.8 gives another y for float64 x, for grids beyond 2^24 and where |x / scale| >= 2^63. Infinities go to the
+        ends of the grid and NaN stays NaN.
     Backward: grad_x is the gradient that `clamp` with this `rule` and `edge` gives z; inside the grid, grad. This is a pseudo-gradient,
         because rounding counts as the identity. A tensor scale gets
         grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x
@@ -96,7 +96,7 @@ def fake_quantize(
         zero_point = round(zero_point)
     if is_number(zero_point) and (surely(zero_point < quant_min) or surely(zero_point > quant_max)):
         within = f"be between quant_min={quant_min} and quant_max={quant_max}"
-        raise ValueError(must("fake_quantize", "zero_point", within, zero_point, "Give a tensor where that is meant"))
+        raise ValueError(must("fake_quantize", "zero_point", within, zero_point, "For one outside, give a tensor"))
     engine.prepare(x, call, rule, edge, scale, zero_point, quant_min, quant_max)
     return engine.run(call, x, scale, zero_point, quant_min, quant_max)
 
@@ -146,7 +146,7 @@ def _rounded(position: Tensor) -> Tensor:
 
 
 def _single_scale(scale: float) -> tuple[float, float]:
-    """The scale and its reciprocal in float32; a reciprocal beyond it is infinite."""
+    """The scale and its reciprocal in float32; a reciprocal that is too large for float32 becomes infinite."""
     scale = rounded_to(scale, torch.float32)
     return scale, rounded_to(1 / scale, torch.float32) if scale else torch.inf
 
@@ -154,6 +154,7 @@ def _single_scale(scale: float) -> tuple[float, float]:
 def _find_grid(
     scale: Value, zero_point: Value, quant_min: int, quant_max: int
 ) -> tuple[float, float, float, float, float] | None:
+    """The numbers that `Primitive.find_grid` describes; None if a tensor holds one, or if float32 cannot hold them all."""
     if isinstance(scale, Tensor) or isinstance(zero_point, Tensor) or max(-quant_min, quant_max) > _EXACT:
         return None
     scale, inverse = _single_scale(scale)
@@ -163,8 +164,8 @@ def _find_grid(
     return inverse, float(zero_point), float(quant_min), float(quant_max), scale
 
 
-def _grid(x: Tensor, scale: Value, zero_point: Value) -> tuple[Tensor, Tensor, Value, Value]:
-    """(x / scale, the code before it is clamped, zero_point, scale), as torch computes them. A code of 0 may have either sign.
+def _place_on_grid(x: Tensor, scale: Value, zero_point: Value) -> tuple[Tensor, Tensor, Value, Value]:
+    """(x / scale, z, zero_point, scale), as torch computes them. z is the code before it is clamped; a z of 0 may have either sign.
 
     The scale and its reciprocal are computed in float32 whatever x is, the rest in float32 or float64. Only a scale that is a float64
     tensor stays float64 for a float64 x: a scale that learns in float64 should not move in float32's steps.
@@ -178,17 +179,19 @@ def _grid(x: Tensor, scale: Value, zero_point: Value) -> tuple[Tensor, Tensor, V
         scale = scale.float()
     zero = _rounded(zero_point.to(wide.dtype)) if isinstance(zero_point, Tensor) else float(zero_point)
     position = wide * (scale.reciprocal().to(wide.dtype) if isinstance(scale, Tensor) else inverse)
-    code = _rounded(position)
-    return position, code + zero if is_compiling() or isinstance(zero, Tensor) or zero else code, zero, scale
+    z = _rounded(position)
+    if is_compiling() or isinstance(zero, Tensor) or zero:
+        z = z + zero
+    return position, z, zero, scale
 
 
 def _forward(x: Tensor, scale: Value, zero_point: Value, quant_min: int, quant_max: int) -> Tensor:
-    _, code, zero, scale = _grid(x, scale, zero_point)
+    _, z, zero, scale = _place_on_grid(x, scale, zero_point)
     if max(-quant_min, quant_max) > _EXACT:  # torch clamps and subtracts in integers
-        code = code.double()
+        z = z.double()
         zero = _rounded(zero_point.double()) if isinstance(zero_point, Tensor) else zero
-    steps = torch.clamp(code, quant_min, quant_max)
-    steps = steps - zero if isinstance(zero, Tensor) or zero else steps + 0.0  # the sum makes 0 of -0
+    code = torch.clamp(z, quant_min, quant_max)
+    steps = code - zero if isinstance(zero, Tensor) or zero else code + 0.0  # the sum makes 0 of -0
     return (steps.to(scale.dtype if isinstance(scale, Tensor) else torch.float32) * scale).to(x.dtype)
 
 
@@ -202,31 +205,31 @@ def _pull_on_grid(
     quant_max: int,
     *,
     wants: Wants,
-    code_of: Callable[[Tensor, Value, Value], Tensor] | None = None,
-    **how: object,
+    find_z: Callable[[Tensor, Value, Value], Tensor] | None = None,
+    **parameters: object,
 ) -> Gradients:
-    """Apply the rule `outside` of clamp to the code before it is clamped to the grid.
+    """Apply the rule `outside` of clamp, with its parameters, to z: the code before it is clamped to the grid.
 
-    code_of(x, scale, zero_point): computes this code, for a function of torch whose formula for it is not that of `_grid`.
+    find_z(x, scale, zero_point): computes z, for a function of torch whose formula for it is not that of `_place_on_grid`.
     """
     if not outside.inputs_read(wants):  # x gets grad as it is, and neither scale nor zero_point learns
         return grad, None, None, None, None
     low, high, grad = float(quant_min), float(quant_max), widened(grad)
-    position, code, zero, step = _grid(x, scale, zero_point)
-    code = code if code_of is None else code_of(x, scale, zero_point)
-    clamped = torch.where(code < low, low, torch.where(code > high, high, code))
-    (grad_x, *_) = outside.pull(grad, code, low, high, y=clamped, wants=(True, False, False), **how)
+    position, z, zero, computed_scale = _place_on_grid(x, scale, zero_point)
+    z = z if find_z is None else find_z(x, scale, zero_point)
+    code = torch.where(z < low, low, torch.where(z > high, high, z))
+    (grad_x, *_) = outside.pull(grad, z, low, high, y=code, wants=(True, False, False), **parameters)
     assert grad_x is not None
     to_scale = to_zero_point = None
     _, wants_scale, wants_zero_point, *_ = wants
     if wants_scale:
         # Where the rule gives an infinite x nothing, 0 * inf would be NaN.
         blocked = (grad_x == 0) & (position.abs() == torch.inf)
-        to_scale = grad * (clamped - zero) - grad_x * torch.where(blocked, 0.0, position)
+        to_scale = grad * (code - zero) - grad_x * torch.where(blocked, 0.0, position)
     if wants_zero_point:
         # Where x gets all of an infinite grad, zero_point gets nothing, but inf - inf would be NaN.
         same = (grad_x == grad) & (grad.abs() == torch.inf)
-        to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * step
+        to_zero_point = (torch.where(same, 0.0, grad_x) - torch.where(same, 0.0, grad)) * computed_scale
     return grad_x, to_scale, to_zero_point, None, None
 
 
@@ -239,6 +242,7 @@ def _keeps_for_parameters(wants: Wants) -> tuple[str, ...]:
 
 
 def _find_formula(scale: Value, zero_point: Value, quant_min: int, quant_max: int) -> Formula | None:
+    """What C computes if the scale is a tensor. None for other scales, and if float32 does not hold all codes exactly."""
     if not isinstance(scale, Tensor) or max(-quant_min, quant_max) > _EXACT:
         return None
     return Formula("grid", quant_min, quant_max, 0.0 if isinstance(zero_point, Tensor) else zero_point)
@@ -279,8 +283,8 @@ FAKE_QUANTIZE = register(
         default_edge="closed",
         takes_maximize=True,
         has_outside=True,
-        adapter=Adapter(
-            lambda *arguments, **row: _grid_rule(bound_rules.adapt(*arguments, **row)), *bound_rules.ADAPTER[1:]
+        adapter=bound_rules.ADAPTER._replace(
+            make_rule=lambda *arguments, **row: _grid_rule(bound_rules.adapt(*arguments, **row))
         ),
         public=fake_quantize,
         samples=(

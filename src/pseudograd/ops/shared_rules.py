@@ -1,4 +1,4 @@
-"""Functions that the rules of several ops share: they build a row, or compute a part of a formula."""
+"""Functions that the rules of several ops share. A pull gets None in place of each input that its rule does not keep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Reference = Callable[..., tuple[float, ...]]
 
 
 def row_of(name: str, pull: Pull, reference: Reference, *, is_linear: bool = True, **row: Any) -> Rule:
-    """The row of a rule that reads its inputs as they are. A rule that compares its inputs with bounds: see `bound_rules`."""
+    """The row of a rule that does not compare its inputs with bounds. For the rules that do, see `bound_rules`."""
     return Rule(name=name, pull=pull, reference=reference, is_linear=is_linear, compares=False, **row)
 
 
@@ -55,12 +55,15 @@ def widened(x: Tensor) -> Tensor:
 
 
 def steps_at(slopes: tuple[float, float], interval: Interval) -> Steps:
-    """The first slope outside an interval, the second slope inside."""
+    """The first slope outside an interval, the second inside. One bit tells them apart, so `planes` returns a list of one tensor."""
     return Steps(slopes, lambda x: [interval.holds(widened(x))], interval=interval)
 
 
 def adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., float], /, **row: Any) -> Rule:
-    """The row of a user's function(grad, x, **settings), for an element-wise op. Inputs other than x are numbers and get no gradient."""
+    """The row of a user's function(grad, x, **settings), for an element-wise op. Inputs other than x are numbers and get no gradient.
+
+    scalar_formula: the same function on Python floats, for `reference`. fl: rounds to the dtype under test.
+    """
 
     def pull(grad: Tensor, x: Tensor, *others: None, wants: Wants, settings: Mapping[str, float]) -> Gradients:
         return function(widened(grad), widened(x), **settings), *others
@@ -70,10 +73,11 @@ def adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., 
     ) -> tuple[float, ...]:
         return (fl(scalar_formula(grad, x, fl=fl, settings=settings)),)
 
-    return row_of(pull=pull, reference=reference, is_linear=is_linear, keeps=("x",), is_users=True, **row)
+    return row_of(pull=pull, reference=reference, is_linear=is_linear, keeps=("x",), is_from_user=True, **row)
 
 
 def _trial() -> tuple[object, ...]:
+    """grad and x of the one call that checks a user's function."""
     return torch.ones(5), torch.linspace(-2, 2, 5)
 
 

@@ -204,7 +204,7 @@ _rule(
     formula="grad * slope(x), slope being your function",
     source="the caller",
     parameters={"slope": None},
-    is_users=True,
+    is_from_user=True,
     ulps=64,
 )
 _rule(

@@ -44,14 +44,14 @@ def _pull_per_channel(pull: Pull) -> Pull:
         shape[axis] = -1
         parameters["wants"] = (True, False, False, False, False)
         if zero_point.is_floating_point():
-            parameters["code_of"] = _code_with_float_zero_point
+            parameters["find_z"] = _z_with_float_zero_point
         grad_x, *_ = pull(grad, x, scale.float().reshape(shape), zero_point.reshape(shape), *grid, **parameters)
         return grad_x, None, None, None, None, None
 
     return pulled
 
 
-def _code_with_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
+def _z_with_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
     """round(x / scale + zero_point): torch adds a float zero_point before it rounds.
 
     It computes the sum in float32, and does not round the product before (a fused multiply-add), except with a float16 zero point.
