@@ -38,11 +38,12 @@ class Ranges:
     unseen: list[Span]
 
     def __init__(self) -> None:
-        self.start_afresh()
+        self.unseen = []
+        self.seen_up_to = node_number()
 
     def start_afresh(self) -> None:
         self.unseen = []
-        self.forget()
+        self.seen_up_to = node_number()
 
     def forget(self) -> None:
         """Count all nodes made so far as seen."""

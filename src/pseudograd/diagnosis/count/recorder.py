@@ -21,9 +21,10 @@ from torch.autograd.graph import GradientEdge
 from torch.utils.hooks import unserializable_hook
 
 from ...formula import our_formulas
+from ...kernels.native.counts import are_finite
 from ...listen import frames, hooks, nodes
 from ...listen.frames import NOWHERE, Location
-from ...listen.harmless import Errors, harmless, quiet, quietly, unheard
+from ...listen.harmless import Errors, harmless, note, quiet, quietly, unheard
 from ...listen.listener import Listener, Subscriber, push_in_backward, take_off
 from ...listen.nodes import GraphNode
 from ...torch_table.forms import SPELLINGS
@@ -44,11 +45,10 @@ from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
 from .norms import Losses
 from .optimisers import Optimisers
-from .together import Together
 
 if TYPE_CHECKING:
     from .nonfinite import Nonfinite
-    from .tally import Tally
+    from .tally import Tally, Waiting
     from .values import Clamps, Values
     from .whatif import WhatIfMeter
     from .zeros import Zeros
@@ -61,6 +61,7 @@ _HAND_ON = (
 _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
 # A product of the first step may exceed the range of its dtype, and no later step shows its line: its node is noted there.
 _PASSING_AT_FIRST = frozenset(name for name in _PASSING if name[:2] != "Mm" and name[:3] != "Bmm")
+_MOST_WAITING = 60  # calls of nodes that are counted together
 _MANY = 8  # nodes of one call: more of them get their hooks when a backward reaches them
 LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
 _LINEAR = torch.nn.functional.linear
@@ -100,6 +101,57 @@ class _PutOff:
     ) -> None:
         self.location, self.function, self.start, self.end = location, function, start, end
         self.tallies = tallies  # of this function at this location, by the class of a node: for speed alone
+
+
+class Together:
+    """Calls of nodes that wait, in the order in which their nodes ran: one call of the kernel in C counts as many as 60 of them.
+
+    Few gradients are kept for it, as nothing may change them until a call of torch is heard.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.calls: list[Waiting] = []
+        self.may_wait = False  # may more of them wait? Never outside a backward
+        self.noted = recorder.noted
+        self._recorder = recorder
+
+    @property
+    def is_on(self) -> bool:
+        return self._recorder.is_on
+
+    def hook_of(self, tally: Tally) -> Callable[[Gradients, Gradients], None]:
+        """The hook of all nodes of a tally. It counts at once what leaves if that is not finite: the node still has its saved values."""
+        recorder, calls = self._recorder, self.calls
+        count_now, may_break = recorder.count_now, recorder.is_full and tally.may_break
+
+        def ran(leaving: Gradients, arriving: Gradients) -> None:
+            try:
+                if not (self.may_wait and tally.may_wait) or unheard.depth:
+                    count_now(tally, leaving, arriving)
+                elif may_break and not _are_finite(leaving):
+                    self.count()
+                    count_now(tally, leaving, arriving)
+                else:
+                    calls.append((tally, leaving, arriving, current_node()))
+                    if len(calls) >= _MOST_WAITING:
+                        self.count()
+            except Exception as error:
+                note("the gradients at a node", error, self)
+
+        return ran
+
+    def count(self) -> None:
+        """Count the calls that wait."""
+        if self.calls:
+            calls = self.calls[:]
+            self.calls.clear()  # also where nothing is counted any more
+            self._count(calls)
+
+    @quiet("the gradients at a node")
+    def _count(self, calls: list[Waiting]) -> None:
+        from .tally import count_together
+
+        count_together(calls, self._recorder.is_full, self._recorder.leaves)
 
 
 class Recorder(Subscriber):
@@ -730,6 +782,11 @@ class Recorder(Subscriber):
             self.attaches_all = bool(self.suspects or self.partial) or is_unplaced
         if self.after_backward is not None:
             self.after_backward(self.backwards, self.loss)
+
+
+def _are_finite(leaving: Gradients) -> bool:
+    with without_torch_function():
+        return are_finite(leaving)
 
 
 def _is_looked_at(backward: int) -> bool:
