@@ -208,6 +208,7 @@ GUARDED: dict[str, Callable[[Tensor], Tensor]] = {
     "sqrt": lambda p: (p.square().clamp(min=1e-12).sqrt() - 1).square().sum(),
     "log": lambda p: -(p * 1e-3).clamp(min=1e-8).log().sum(),
     "log, and all is cut": lambda p: -(p * 1e-10).clamp(min=1e-8).log().sum(),
+    "log, between two bounds": lambda p: -(1 - (1 - p / 4).clamp(1e-6, 1 - 1e-6)).log().sum(),
     "division, of the parameter": lambda p: (1 / p.clamp(min=1e-5)).log().sum(),
 }
 
@@ -227,6 +228,15 @@ def test_no_rule_is_advised_at_a_guard_of_the_op_that_follows(op: str, detail: L
         assert finding.next_step.startswith("None, if it guards the op that follows")
     else:  # which has no sizes
         assert finding.next_step.endswith("nothing, if it guards the op that follows, such as sqrt, log or a division")
+
+
+def test_a_rule_is_advised_where_what_passes_has_learnt_already() -> None:
+    """Its gradients are tiny, beside those of the entries that a usual clamp cuts."""
+    p = nn.Parameter(torch.tensor([-1.0, 0.50001, 0.49999]))
+    d = diagnosed(lambda: ((p * 1).clamp(0, 1) - 0.5).square().sum())
+    site = site_of(d, "clamp")
+    assert site.cut_magnitude / site.cut > 1000 * (site.magnitude - site.cut_magnitude) / (site.arrived - site.cut)
+    assert "override(clamp" in only(d, "cut").next_step
 
 
 # values at a bound, and an op behind the clamp that cuts there

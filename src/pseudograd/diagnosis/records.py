@@ -66,7 +66,7 @@ class Site:
     reuses_input: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
     has_only_lower_bound: bool = field(default=False, repr=False)
-    has_small_floor: bool = field(default=False, repr=False)  # and that bound is such a number
+    has_guard_bound: bool = field(default=False, repr=False)  # a bound is very near a whole number
     # "ascent" if the optimiser adds this gradient, "descent" if it subtracts it; "unknown" if the program steps by itself
     direction: str = field(default="descent", repr=False)
     # only sums, powers and constant factors are between its result and the loss
@@ -96,15 +96,15 @@ class Site:
 
     @property
     def guards_next_op(self) -> bool:
-        """Does it keep x away from where the op that follows, such as sqrt, log or a division, is steep?
+        """Does it keep x away from a number at which the op that follows, such as sqrt, log or a division, is steep?
 
-        Then what it cuts is huge beside what passes. If nothing passes, a small positive bound says so.
+        Then a bound is very near this number, and what is cut is huge beside what passes, if anything passes.
         """
+        if not (self.has_guard_bound and self.cut and math.isfinite(self.magnitude)):
+            return False
         passed = self.arrived - self.cut
-        if not passed or not self.cut:
-            return self.has_small_floor and self.cut > 0
-        mean_passed, mean_cut = (self.magnitude - self.cut_magnitude) / passed, self.cut_magnitude / self.cut
-        return math.isfinite(self.magnitude) and mean_cut > _STEEP * mean_passed
+        mean_passed = (self.magnitude - self.cut_magnitude) / passed if passed else 0.0
+        return self.cut_magnitude / self.cut > _STEEP * mean_passed
 
     @property
     def is_calm_clip(self) -> bool:

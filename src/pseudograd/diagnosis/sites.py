@@ -58,7 +58,7 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         is_deliberate=is_deliberate,
         reuses_input=tally.reuses_input,
         has_only_lower_bound=tally.has_only_lower_bound,
-        has_small_floor=tally.has_small_floor,
+        has_guard_bound=tally.has_guard_bound,
         is_loss_term=tally.is_loss_term,
         direction=direction,
         steep_op=tally.steep_op,

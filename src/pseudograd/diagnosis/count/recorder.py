@@ -43,7 +43,7 @@ from ...torch_table.records import Arguments, Function, Keywords, Spelling
 from .influence import SUMS, Influence, tensors_in
 from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
-from .norms import Losses
+from .norms import Losses, is_power_of_two
 from .optimisers import Optimisers
 
 if TYPE_CHECKING:
@@ -791,7 +791,7 @@ def _are_finite(leaving: Gradients) -> bool:
 
 def _is_looked_at(backward: int) -> bool:
     """Is it looked up in this backward where entries lose their gradient? In the third, and in ever fewer later ones: 8, 32, 128."""
-    return backward == 3 or (backward > 3 and not backward & (backward - 1) and not backward.bit_length() & 1)
+    return backward == 3 or (backward > 3 and is_power_of_two(backward) and not backward.bit_length() & 1)
 
 
 class _InBackward(Listener):

@@ -63,6 +63,7 @@ _orders = itertools.count(1)
 _BACKWARDS = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 _SECOND = re.compile(r"\w+BackwardBackward\d")
 _FLOOR = 1e-6  # a lower bound from 0 to this is a guard, which keeps a root or a logarithm from 0
+_GUARD = 1e-4  # a bound that is at most this far from a whole number keeps x away from it
 _SMALL = 2**14  # elements: a smaller gradient may be kept until the end of a backward
 _lock = threading.RLock()  # around all sums; reentrant, because a collection of garbage may run any code meanwhile
 _MOST_CALLS = 8  # different calls of one line whose rules are remembered
@@ -96,7 +97,7 @@ class Tally:
         self.normalises_one_number = False  # does it normalise one number?
         self.is_loss_term = False  # are only sums, powers and constant factors between its value and the loss?
         self.has_only_lower_bound = False  # does the clamp have only a lower bound, which is 0 or a small guard?
-        self.has_small_floor = False  # is this bound more than 0?
+        self.has_guard_bound = False  # is a bound of the clamp very near a whole number, as in clamp(1e-7, 1 - 1e-7)?
         # Is its input used beside it, as in the loss of a policy, or in `x - round(x)`?
         self.reuses_input = False
         # Does the next node of the backward cut what passes exactly at a bound? None if no x was at a bound.
@@ -215,7 +216,7 @@ class Tally:
             self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
             low, *high = saved.inputs[1:] or (None,)
             self.has_only_lower_bound = isinstance(low, (int, float)) and 0 <= low <= _FLOOR and high in ([], [None])
-            self.has_small_floor = self.has_only_lower_bound and low != 0
+            self.has_guard_bound = any(map(_is_guard, saved.inputs[1:]))
             if node is not None and not is_slice and is_power_of_two(self.calls):
                 self._look_behind(node, saved, leaving, arriving)
         return True
@@ -337,6 +338,10 @@ class Tally:
             parts.append(add_inside(dict(counts)))
         parts += [dict(rows.read()) for rows in self._rows.values()]
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
+
+
+def _is_guard(bound: object) -> bool:
+    return isinstance(bound, (int, float)) and math.isfinite(bound) and 0 < abs(bound - round(bound)) <= _GUARD
 
 
 def _normalised_size(node: GraphNode) -> int:
