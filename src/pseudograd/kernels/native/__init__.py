@@ -114,25 +114,22 @@ def settings_of(
     """column: whose slopes. flags: _WITH_Y, _NO_MIN, _NO_MAX. The bounds are rounded to the dtype."""
     if low is high is None:
         return _settings(code, flags)[column]
+    low, high = _rounded_bounds(low, high, dtype)
+    return _settings(code, flags, low, high, math.copysign(1.0, low), math.copysign(1.0, high))[column]
+
+
+def _rounded_bounds(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[float, float]:
     low = -math.inf if low is None else math.copysign(rounded_to(low, dtype), low)
     high = math.inf if high is None else math.copysign(rounded_to(high, dtype), high)
-    return _settings(code, flags, low, high, math.copysign(1.0, low), math.copysign(1.0, high))[column]
+    return low, high
 
 
 @lru_cache(maxsize=4096)
 def _settings(code: Code, flags: int, low: float = -math.inf, high: float = math.inf, *signs: float) -> list[Any]:
     """For x, min and max. The signs of the bounds are arguments because the memory finds 0.0 where -0.0 is looked up."""
-    plan = flags if code.by_sides else code.planes | _STANDING << 8 | flags
     if code.by_sides:
-        numbers = [0.0] * 6
-        for plane, regions in enumerate(code.regions):
-            sides = (regions & 1) | (regions >> 4 & 1) << 1 | (regions >> 1 & 1) << 2 | (regions >> 3 & 1) << 3
-            plan |= sides << 4 * plane
-        for position, side in enumerate(code.slopes[X][1:]):  # type: ignore[index]  # of x alone
-            if side is not NOTHING:
-                plan |= bits.kind_of(side) << 13 + 2 * position
-                numbers[2 * position : 2 * position + len(side)] = side  # none is a Reversal
-        return [tensor_of(low, high, plan, *numbers)]
+        return [tensor_of(*_numbers_of_sides(code, flags, low, high))]
+    plan = code.planes | _STANDING << 8 | flags
     sets = 0.0
     for plane, regions in enumerate(code.regions):
         sets += regions << 16 * plane
@@ -145,6 +142,19 @@ def _settings(code: Code, flags: int, low: float = -math.inf, high: float = math
     if code.slopes[X] is None:  # a code is made by the settings of x, whatever their slopes are
         settings[X] = settings[MAX if code.slopes[MIN] is None else MIN]
     return settings
+
+
+def _numbers_of_sides(code: Code, flags: int, low: float, high: float) -> list[float]:
+    """The settings of a code by sides: the bounds, the plan, and two numbers for each side."""
+    plan, numbers = flags, [0.0] * 6
+    for plane, regions in enumerate(code.regions):
+        sides = (regions & 1) | (regions >> 4 & 1) << 1 | (regions >> 1 & 1) << 2 | (regions >> 3 & 1) << 3
+        plan |= sides << 4 * plane
+    for position, side in enumerate(code.slopes[X][1:]):  # type: ignore[index]  # of x alone
+        if side is not NOTHING:
+            plan |= bits.kind_of(side) << 13 + 2 * position
+            numbers[2 * position : 2 * position + len(side)] = side  # none is a Reversal
+    return [low, high, plan, *numbers]
 
 
 def _flags(has_min: bool, has_max: bool) -> int:
@@ -377,8 +387,7 @@ def _settings_of_formula(
         code = None if call.pieces is None else bits.code_of_sides(call, low is not None, high is not None, dtype)
         if code is None:
             return None
-        with without_torch_function():
-            numbers = settings_of(code, X, low, high, dtype).tolist()
+        numbers = _numbers_of_sides(code, 0, *_rounded_bounds(low, high, dtype))
     numbers[2] = int(numbers[2]) | _flags(*has_tensors)
     return tensor_of(*numbers, kind, number)
 

@@ -378,7 +378,7 @@ static void NAME(formula)(const void *grad, const void *x, const void *a, const 
 #define CASE(k) case k: rule.formula = k, NAME(formula_by)(grad, x, a, b, out, min, max, rule, n); break;
     if (sizeof(T) > 2) switch (rule.formula) {
         CASE(LOSS) CASE(LOSS_TO_X) CASE(ON_GRID) CASE(JUMP) CASE(JUMP_TO_X) CASE(ROOM_TO_X)
-        default: /* the other gradients, which share the longest bodies */
+        default: /* The other gradients share two long bodies: gcc leaves out of each call what its condition excludes. */
             if (rule.formula < JUMP) NAME(formula_by)(grad, x, a, b, out, min, max, rule, n);
             else NAME(formula_by)(grad, x, a, b, out, min, max, rule, n);
     }
