@@ -230,12 +230,18 @@ def test_no_rule_is_advised_at_a_guard_of_the_op_that_follows(op: str, detail: L
         assert finding.next_step.endswith("nothing, if it guards the op that follows, such as sqrt, log or a division")
 
 
-def test_a_rule_is_advised_where_what_passes_has_learnt_already() -> None:
-    """Its gradients are tiny, beside those of the entries that a usual clamp cuts."""
-    p = nn.Parameter(torch.tensor([-1.0, 0.50001, 0.49999]))
-    d = diagnosed(lambda: ((p * 1).clamp(0, 1) - 0.5).square().sum())
+@pytest.mark.parametrize(
+    ("low", "error", "is_steep"),
+    [(0.0, 1e-5, True), (1e-3, 1e-5, True), (1e-5, 0.1, False)],
+    ids=["a usual bound", "a bound that is no guard", "a guard of nothing steep"],
+)
+def test_a_rule_is_advised_where_what_passes_has_learnt_already(low: float, error: float, is_steep: bool) -> None:
+    """The gradients of such entries are tiny, beside those of the entries that a usual clamp cuts."""
+    p = nn.Parameter(torch.tensor([-1.0, 0.5 + error, 0.5 - error]))
+    d = diagnosed(lambda: ((p * 1).clamp(low, 2) - 0.5).square().sum())
     site = site_of(d, "clamp")
-    assert site.cut_magnitude / site.cut > 1000 * (site.magnitude - site.cut_magnitude) / (site.arrived - site.cut)
+    passed = (site.magnitude - site.cut_magnitude) / (site.arrived - site.cut)
+    assert (site.cut_magnitude / site.cut > 1000 * passed) == is_steep
     assert "override(clamp" in only(d, "cut").next_step
 
 
