@@ -81,7 +81,7 @@ class Recorder(Subscriber):
         known = self._by_location.get((kind, op, location))
         if known is None:
             expression = "" if location.call is None else location.call.expression
-            key = (kind, op, frames.named(location.call), frames.named(location.program), expression)
+            key = (kind, op, frames.file_and_line(location.call), frames.file_and_line(location.program), expression)
             known = self._by_location[kind, op, location] = self.origins.setdefault(key, len(self.origins))
         return known
 

@@ -394,7 +394,7 @@ def test_a_clamp_decides_if_a_gradient_goes_around_it_to_its_x() -> None:
     root = other * 3
     for upstream, around, decides in ((x, x, False), (other, x, True), (x, other, True)):
         value = Followed()
-        value.upstream, value.around = leaves.set_of(upstream), leaves.set_of(around)
+        value.upstream, value.detached_upstream = leaves.set_of(upstream), leaves.set_of(around)
         influence.follow(value, root)
         influence.before_backward([x * 2, None])
         assert not value.decides

@@ -138,7 +138,7 @@ def test_decay_and_gradient_are_in_balance(decay: float, asks: bool) -> None:
     tensor.grad = torch.ones(1)
     batch = _batch(steps)
     batch.before_step([steps], [tensor], {"lr": 0.1, "weight_decay": decay}, None)
-    assert batch._asks.tolist() == [asks]
+    assert batch._wants_step.tolist() == [asks]
 
 
 @pytest.mark.parametrize(
@@ -154,14 +154,14 @@ def test_decay_and_gradient_are_in_balance(decay: float, asks: bool) -> None:
 )
 def test_random_rounding_makes_as_many_moves_as_it_should(expected: float, came: float, is_random: bool) -> None:
     batch = Batch(torch.bfloat16)
-    batch._expected, batch._came = expected, came
+    batch._expected_moves, batch._seen_moves = expected, came
     assert batch.rounds_at_random == is_random
 
 
 @pytest.mark.parametrize(("expected", "is_undecided"), [(4.9, True), (5.0, False)])
 def test_five_expected_moves_tell_if_an_optimiser_rounds_at_random(expected: float, is_undecided: bool) -> None:
     batch = Batch(torch.bfloat16)
-    batch._expected = expected
+    batch._expected_moves = expected
     assert batch._is_undecided == is_undecided
 
 
@@ -170,9 +170,9 @@ def test_a_quarter_of_the_distance_is_a_small_step(size: float, expected: float)
     steps = _steps()
     batch = _batch(steps)
     batch.samples.sizes.fill_(size)
-    batch._asks = torch.ones(1, dtype=torch.bool)
+    batch._wants_step = torch.ones(1, dtype=torch.bool)
     batch._compare(torch.ones(1), torch.ones(1, dtype=torch.bool), {"lr": 0.1})
-    assert batch._expected == pytest.approx(expected)
+    assert batch._expected_moves == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,10 @@ CATCH = {
 # To let go of a tensor that is swapped, and to put a mode back, is all that can be done there: no error could be made good.
 CANNOT_BE_UNDONE = {
     "Recorder.on_swap",
-    "Leaves.let_go",
+    "Leaves.drop_references",
     "Leaves.known",
     "Leaves._known",
-    "Influence.let_go",
+    "Influence.drop_references",
     "Influence.mark_of",
     "Rest.end",
     "take_off",
@@ -291,7 +291,7 @@ def test_nothing_of_a_diagnosis_is_called_without_a_guard() -> None:
             finally:
                 sys.settrace(before)
     depths = {"Recorder.on_backward", "Recorder._end", "_InBackward.__torch_function__", "Rest.end"}
-    others = {"Leaves._remember", "Together.hook_of", "<lambda>", "_recompute_as_before", "_on_dynamo"}
+    others = {"Leaves._remember", "WaitingCalls.hook_of", "<lambda>", "_recompute_as_before", "_on_dynamo"}
     assert bare <= depths | others
 
 

@@ -31,7 +31,7 @@ def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.Monke
     recorder = BlockRecorder(Schedule())
     block = Blocks(recorder, None, Segments(recorder.end_segment, None)).wrap(double, "double")
     x = torch.ones(3, requires_grad=True)
-    line, y = frames.named(frames.location(0).call), block(x)
+    line, y = frames.file_and_line(frames.location(0).call), block(x)
     y.sum().backward()
     assert [(*origin[:3], origin[4]) for origin in recorder.origins] == [
         (kind, "double, all of it", line, "block(x)") for kind in ("forward", "backward")

@@ -98,7 +98,7 @@ class Diagnosis(Readable):
         if model is not None:
             recorder.leaves.add_module(model, is_given=True)
         if whatif or sensitivity is not False:
-            recorder.asking = _make_meter(recorder, whatif, sensitivity, self._deliberate)
+            recorder.whatif = _make_meter(recorder, whatif, sensitivity, self._deliberate)
         self._stack: contextlib.ExitStack | None = None
         self._has_ended = False
         self._final: Results | None = None

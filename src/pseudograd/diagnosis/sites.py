@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from ..listen.frames import Location, named, span_at
+from ..listen.frames import Location, file_and_line, span_at
 from ..ops.bound_rules import DEFAULT_RULE, TRUE_RULE
 from ..rule import Call
 from .count.grads import SIDES, SIGNS
@@ -111,8 +111,8 @@ def _lines(location: Location) -> dict[str, Any]:
         columns = (span[2], span[3]) if span is not None and span[0] == span[1] else (-1, -1)
         source = (call.code.co_filename, call.line, *columns)
     return {
-        "where": named(call),
-        "user_where": named(location.program),
+        "where": file_and_line(call),
+        "user_where": file_and_line(location.program),
         "expression": expression_at(location),
         "source": source,
     }

@@ -135,5 +135,5 @@ class _Counting(TorchFunctionMode):
         if not torch.compiler.is_compiling() and self.is_on() and (spelling := SPELLINGS.get(func)) is not None:
             call = spelling.read(args, kwargs) if EDGE in spelling.form.switches and not spelling.form.hides else None
             if call is not None and engine.is_recording(*call[1]) and pinned_edge(*call[:2]) is not None:
-                self.counts[frames.named(frames.point(frames.calling_frame()))] += 1
+                self.counts[frames.file_and_line(frames.point(frames.calling_frame()))] += 1
         return func(*args, **kwargs)

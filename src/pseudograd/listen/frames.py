@@ -137,8 +137,8 @@ class Point(NamedTuple):
         return expression_at(*self)
 
 
-def named(point: Point | None) -> str:
-    """The file and line; "?" if the point is not known."""
+def file_and_line(point: Point | None) -> str:
+    """Such as "train.py:42"; "?" if the point is not known."""
     return "?" if point is None else str(point)
 
 

@@ -302,7 +302,7 @@ class _AtSites(RuleBySite):
             frame = frames.calling_frame()
             call, program = frames.point(frame), frames.point(frames.next_program_frame(frame))
             expression = "" if call is None else call.expression
-            site = CallSite(spelling.name, frames.named(call), frames.named(program), expression, path)
+            site = CallSite(spelling.name, frames.file_and_line(call), frames.file_and_line(program), expression, path)
         self._sites[key] = replace(site, calls=site.calls + 1)
         return self._change if self._keys is None or key in self._keys else None
 

@@ -157,7 +157,11 @@ class Log:
     def entries(self) -> Iterator[Rewritten | Missed]:
         for (op, rule, why, *_), tallied in list(self.calls.items()):
             call = tallied.call
-            lines = frames.named(call), frames.named(tallied.program), "" if call is None else call.expression
+            lines = (
+                frames.file_and_line(call),
+                frames.file_and_line(tallied.program),
+                "" if call is None else call.expression,
+            )
             yield _entry(str(op), str(rule), lines, why, tallied.calls, False)
         for (op, rule, lines, why), calls in list(self.compiled.items()):
             yield _entry(op, rule, lines, why, calls, True)

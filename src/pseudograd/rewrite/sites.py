@@ -71,7 +71,7 @@ class RuleBySite:
             where, line = _compiled_line()
             return self.function(Site(spelling.name, family, where, None, low, high, line, True))
         location = frames.location(2)
-        where, expression = frames.named(location.call), _expression(location.call)
+        where, expression = frames.file_and_line(location.call), _expression(location.call)
         return self.function(Site(spelling.name, family, where, location.module, low, high, expression))
 
 

@@ -149,7 +149,7 @@ def _move(value: object, seed: int) -> object:
 def _find_lines(graph: fx.GraphModule, caller: frames.Location) -> dict[fx.Node, Line]:
     """The line of each node that computes. A node without information belongs to the line of the node before it."""
     expression = "" if caller.call is None else caller.call.expression
-    outer = last = _make_line(frames.named(caller.call), frames.named(caller.program), expression, "")
+    outer = last = _make_line(frames.file_and_line(caller.call), frames.file_and_line(caller.program), expression, "")
     lines = {}
     for node in graph.graph.nodes:
         if node.op not in ("placeholder", "output", "get_attr"):

@@ -196,25 +196,32 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
 # --- the values of x ------------------------------------------------------------------------------------------------
 
 
-def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
-    """A clause about x at the entries of the mask, which are broken; and whether x is ordinary: the op gives a finite result and slope."""
+class XDescription(NamedTuple):
+    """A clause about x at broken entries; and whether x is ordinary there: the op gives a finite result and slope."""
+
+    words: str = ""
+    is_ordinary: bool = False
+
+
+def describe_x(op: str, node: GraphNode, mask: Tensor) -> XDescription:
+    """mask: the broken entries."""
     results, inputs = saved_results(node), saved_inputs(node)
     x = inputs.get(_DECIDING.get(op, "self"))
     if op in _WITHOUT_VALUES:
-        return "", False
+        return XDescription()
     if op in _LIMITS and results:
         at = _chosen(results[0], mask)
         limit = float(_LIMITS[op](torch.tensor(torch.finfo(results[0].dtype).max, dtype=torch.float64)))
-        return (f"x is above {limit:.4g}", False) if bool(at.isinf().any()) else ("", True)
+        return XDescription(f"x is above {limit:.4g}") if bool(at.isinf().any()) else XDescription(is_ordinary=True)
     if op in ("Sqrt", "Rsqrt", "Reciprocal") and results:
         at = _chosen(results[0], mask)
         zero, below = (at == 0) if op == "Sqrt" else at.isinf(), at.isnan()
-        return _counts({"0": zero, "below 0": below}, at), not bool((zero | below).any())
+        return XDescription(_counts({"0": zero, "below 0": below}, at), not bool((zero | below).any()))
     if x is None:
-        return "", False
+        return XDescription()
     at = _chosen(x, mask)
     if at.is_complex():
-        return _counts({"0": at == 0}, at), not bool((at == 0).any())
+        return XDescription(_counts({"0": at == 0}, at), not bool((at == 0).any()))
     groups = {"0": at == 0}
     if op == "Log1P":
         groups = {"-1": at == -1}
@@ -227,8 +234,9 @@ def describe(op: str, node: GraphNode, mask: Tensor) -> tuple[str, bool]:
     is_ordinary = not any(bool(group.any()) for group in groups.values())
     groups |= {"inf": at == torch.inf, "-inf": at == -torch.inf, "nan": at.isnan()}
     if text := _counts(groups, at):
-        return text, is_ordinary
-    return f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if at.numel() else "", True
+        return XDescription(text, is_ordinary)
+    text = f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if at.numel() else ""
+    return XDescription(text, is_ordinary=True)
 
 
 def _chosen(value: Tensor, mask: Tensor) -> Tensor:

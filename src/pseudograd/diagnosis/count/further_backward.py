@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...listen import nodes
-from ...listen.frames import Location, named
+from ...listen.frames import Location, file_and_line
 from ...listen.nodes import LEAF, Edges, GraphNode
 from ...look.purity import is_pure
 from ...torch_table.private import (
@@ -117,7 +117,7 @@ def note_hook(tensor: Tensor, hook: object, location: Location) -> None:
     node = nodes.node_of(tensor)
     if node is not None and _may_change(hook):
         module = getattr(hook, "__module__", None) or ""
-        node.metadata[_HOOKED] = f"of {module}" if module.startswith("torch.") else f"at {named(location.call)}"
+        node.metadata[_HOOKED] = f"of {module}" if module.startswith("torch.") else f"at {file_and_line(location.call)}"
 
 
 def why_hooks_forbid(behind: Sequence[GraphNode]) -> str | None:

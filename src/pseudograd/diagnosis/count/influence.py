@@ -1,7 +1,7 @@
 """Structural cuts: values that leave the graph without a derivative, and still decide a loss.
 
-A list of every detach and argmax would be mostly noise. So each such value carries a mark through the calls that read it: if the loss
-carries the mark, it depends on the cut. A mark is an integer with two bits for each cut, and one for everything else that is followed.
+A list of every detach and argmax would be mostly noise. So each such value carries a mark through the calls that read it: a loss with this
+mark depends on the cut. A mark is an integer: two bits for each cut, one bit for each clamp and for each constant term of a loss.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, is_grad_enabled
 
 from ...listen import hooks, nodes
-from ...listen.frames import Location, Locations, named
+from ...listen.frames import Location, Locations, file_and_line
 from ...listen.harmless import forget
 from ...torch_table.private import backward_pass, is_wrapped
 from ...torch_table.records import Arguments, Keywords
@@ -96,7 +96,7 @@ class Arrays:
 
 def _address(value: object) -> int | None:
     if not isinstance(value, Tensor):
-        # Asked of the class: an object of the program may answer any question, as a proxy of torch.fx does, with a step of its trace.
+        # The class tells whether it is an array: a proxy of torch.fx has every attribute, and would add a step to its trace.
         spans = getattr(value, "__array_interface__", None) if hasattr(type(value), "__array_interface__") else None
         return None if spans is None else int(spans["data"][0])
     has_code = type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__
@@ -120,9 +120,9 @@ class Cut:
         self.bits = 0b11 << bit  # the lower bit stays for good; a further cut removes the upper one
         self.calls = 0
         self.is_final_cut = self.is_recomputed = False
-        # lines that read what a comparison has made of its value, and a tensor that learns
+        # Lines where the result of a comparison with its value meets a tensor that learns.
         self.compared_at: set[str] = set()
-        self.again: set[str] = set()  # lines that detach its value once more, or hand it out of torch
+        self.cut_again_at: set[str] = set()  # lines that detach its value once more, or hand it out of torch
         self.upstream = 0
         self.reaches_loss: bool | None = False
 
@@ -131,11 +131,12 @@ class Followed:
     """The value of a clamp, which carries a mark."""
 
     bit: int | None = None
-    upstream = around = 0  # the set of leaves upstream of x, or of the tensor that x was detached from
-    decides = False  # does the loss of this step depend on the value, with a gradient that goes around the clamp to x?
+    upstream = 0  # the set of leaves upstream of x
+    detached_upstream = 0  # if x is detached: the set of leaves upstream of the tensor that x was detached from
+    decides = False  # does the loss of this step depend on the value, and also on these leaves by another path?
 
 
-class Idle:
+class ConstantTerm:
     """A number without a gradient that a program adds to a number with a gradient, such as its loss."""
 
     def __init__(self, location: Location, bit: int) -> None:
@@ -150,12 +151,13 @@ class Influence:
     def __init__(self, leaves: Leaves, locations: Locations) -> None:
         self.cuts: dict[tuple[str, Location], Cut] = {}
         self._marks = Marks()
-        self._by_bit: list[Cut | Followed | Idle] = []
-        self.idle: dict[Location, Idle] = {}
-        self._sums = 0  # the bits of `Idle` numbers: a value has them if it hands a gradient on to the sum
-        self._values = 0  # the bits of `Followed` values
-        self._compared = 0  # the bits of cuts whose value a comparison makes or reads
-        self._open = self._open_without_grad = 0  # the upper bits of all cuts, and of those under no_grad
+        self._by_bit: list[Cut | Followed | ConstantTerm] = []
+        self.constant_terms: dict[Location, ConstantTerm] = {}
+        # The bits of constant terms: a value has such a bit if it depends on the sum by linear functions alone.
+        self._term_bits = 0
+        self._clamp_bits = 0  # of `Followed` values
+        self._compared_bits = 0  # of cuts whose value a comparison makes or reads
+        self._upper_bits = self._upper_bits_without_grad = 0  # of all cuts, and of those under no_grad
         self._leaves, self._locations = leaves, locations
         # Of a detached tensor: the leaves upstream of its source; the lowest bit says whether the source is a leaf.
         self._detached = Marks()
@@ -164,13 +166,13 @@ class Influence:
         self._arrays = Arrays()
         self._local = threading.local()
 
-    def cut_from(self, tensor: Tensor) -> tuple[int, bool]:
+    def source_of_detached(self, tensor: Tensor) -> tuple[int, bool]:
         """For a detached tensor: the leaves upstream of its source, and whether the source is a leaf."""
         bits = self._detached.get(tensor)
         return bits >> 1, bool(bits & 1)
 
-    def let_go(self, tensor: Tensor, other: Tensor) -> Callable[[], None]:
-        """Drop the weak references to two tensors, which torch swaps, until the returned function is called."""
+    def drop_references(self, tensor: Tensor, other: Tensor) -> Callable[[], None]:
+        """Drop the weak references to two tensors that torch swaps. The returned function makes them again."""
         marks = self._marks.get(other), self._marks.get(tensor)
         for key in (id(tensor), id(other)):
             self._marks.all.pop(key, None)
@@ -179,16 +181,16 @@ class Influence:
             if any(value is tensor or value is other for value in (own(), leaf())):
                 del self._origins[key]
 
-        def take_again() -> None:
+        def restore() -> None:
             for swapped, bits in zip((tensor, other), marks, strict=True):
                 self._marks.add(swapped, bits)
 
-        return take_again
+        return restore
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def is_plain(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
-        """Can this call be ignored, as most calls? No argument has a mark, and the result has a graph or is the first argument."""
+    def can_ignore(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
+        """True for most calls: no argument has a mark, and the result has a graph or is the first argument."""
         if type(result) not in PLAIN or self._origins or self._arrays.all:
             return False
         is_itself, marks = args and result is args[0], self._marks.all
@@ -208,18 +210,19 @@ class Influence:
         return True
 
     def after_call(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> None:
-        """After a call of torch that is not plain: give its results the marks of its inputs, and note the cuts that it makes."""
-        if _only_computes(func) and self._mark_result(func, args, kwargs, result):
+        """After a call that `can_ignore` does not exempt: give its results the marks of its inputs, and note the cuts that it makes."""
+        if _computes_only(func) and self._mark_result(func, args, kwargs, result):
             return
         name = _name_of(func)
         if name is None:
             return
         # The result of autograd.grad does not depend on the values of its inputs.
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
-        marks, blocked = self._marks_of(inputs or args), 0  # torch.tensor(array) takes no tensor
+        marks = self._marks_of(inputs or args)  # torch.tensor(array) takes no tensor
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
-        if marks & self._open:  # blocked: the upper bits that this call would remove if it cuts its inputs off
-            blocked = self._open & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
+        blocked = 0  # the upper bits that this call removes if it cuts its inputs off
+        if marks & self._upper_bits:
+            blocked = self._upper_bits & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
         learning = [tensor for tensor in continuous if tensor.requires_grad]
         if not (learning or marks):
             if name == ".data" and isinstance(result, Tensor):
@@ -228,35 +231,37 @@ class Influence:
         self._note_reading(name, marks, blocked, bool(learning))
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
-        if blocked and (name in _DETACHING or not is_grad_enabled()):
-            marks &= ~(blocked if name in _DETACHING else blocked & ~self._open_without_grad)
+        if name in _DETACHING:
+            marks &= ~blocked
+        elif not is_grad_enabled():
+            marks &= ~(blocked & ~self._upper_bits_without_grad)
         if learning:
             marks |= self._cut_by(name, inputs, learning, outputs, is_in_place)
         if not outputs and name in _EXITS and not hooks.is_inside_function():
             self._note_exit(name, learning, marks, result)
         if is_in_place and (marks or outputs):
-            marks &= ~self._values  # a projection sets a parameter, which is then no longer the input of the clamp
+            marks &= ~self._clamp_bits  # a projection sets a parameter, which is then no longer the input of the clamp
             for tensor in tensors_in([args[:1] or inputs[:1]]):  # several of a _foreach_ function
                 self._marks.add(tensor, marks)
                 self._mark_origin(tensor)
-        is_linear = not marks & self._sums or _is_linear(name, len(learning))
+        is_linear = _is_linear(name, len(learning))
         for tensor in outputs:
-            bits = marks if tensor.requires_grad and is_linear else marks & ~self._sums
+            bits = marks if tensor.requires_grad and is_linear else marks & ~self._term_bits
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~blocked)
 
     def _note_reading(self, name: str, marks: int, blocked: int, learns: bool) -> None:
-        """Note at the cuts of these marks if their value is compared here, decides here, or is cut off once more."""
+        """Note at the cuts of these marks if their value is compared here, meets a tensor that learns, or is cut off once more."""
         if name in _COMPARISONS and marks:
             for cut in self._cuts_among(marks):
-                self._compared |= cut.bits
-        elif learns and marks & self._compared:
-            line = named(self._locations.here(3).call)
-            for cut in self._cuts_among(marks & self._compared):
+                self._compared_bits |= cut.bits
+        elif learns and marks & self._compared_bits:
+            line = file_and_line(self._locations.here(3).call)
+            for cut in self._cuts_among(marks & self._compared_bits):
                 cut.compared_at.add(line)
         if blocked and (name in _DETACHING or name in _EXITS):
-            line = named(self._locations.here(3).call)
+            line = file_and_line(self._locations.here(3).call)
             for cut in self._cuts_among(blocked):
-                cut.again.add(line)
+                cut.cut_again_at.add(line)
 
     def _mark_result(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
         """A fast path for most calls: a result with a graph gets all marks of the arguments. Returns False if the slow path is needed."""
@@ -264,19 +269,19 @@ class Influence:
             return False
         if not isinstance(result, Tensor) or nodes.node_of(result) is None or not _is_continuous(result):
             return False
-        marks = learning = 0
+        marks = learning_inputs = 0
         for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, Tensor):
                 if value is result or not _is_continuous(value):
                     return False
                 marks |= self._marks.get(value)
-                learning += value.requires_grad
+                learning_inputs += value.requires_grad
             elif isinstance(value, (list, tuple, dict)):
                 return False
-        if marks & self._compared:
+        if marks & self._compared_bits:
             return False
-        if marks & self._sums and not _is_linear(_name_of(func) or "", learning):
-            marks &= ~self._sums
+        if marks & self._term_bits and not _is_linear(_name_of(func) or "", learning_inputs):
+            marks &= ~self._term_bits
         self._marks.add(result, marks)
         return True
 
@@ -325,8 +330,11 @@ class Influence:
 
     def leaves_behind_cuts(self, tensor: Tensor) -> int:
         """The leaves upstream of the cuts that a value without a gradient comes from."""
+        return self._leaves_behind(self._marks.get(tensor))
+
+    def _leaves_behind(self, marks: int) -> int:
         upstream = 0
-        for cut in self._cuts_among(self._marks.get(tensor)):
+        for cut in self._cuts_among(marks):
             upstream |= cut.upstream
         return upstream
 
@@ -347,13 +355,11 @@ class Influence:
 
     def _note_exit(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
         """Note a number or an array that leaves torch, if it was made of a tensor that learns, or of a value that was cut from one."""
-        upstream = 0
-        for cut in self._cuts_among(marks):
-            upstream |= cut.upstream
+        upstream = self._leaves_behind(marks)
         if learning or upstream:
             kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
             bit = self._cut(kind, learning, upstream, is_exit=True)
-            self._arrays.add(result, marks & ~self._open | bit)
+            self._arrays.add(result, marks & ~self._upper_bits | bit)
 
     def _cut(
         self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_compared: bool = False
@@ -364,15 +370,15 @@ class Influence:
         if cut is None:
             cut = self.cuts[kind, location] = Cut(kind, location, len(self._by_bit))
             self._by_bit += [cut, cut]
-            self._open |= 2 << (len(self._by_bit) - 2)
+            self._upper_bits |= 2 << (len(self._by_bit) - 2)
             if kind.endswith(WITHOUT_GRAD):
-                self._open_without_grad |= cut.bits & self._open
+                self._upper_bits_without_grad |= cut.bits & self._upper_bits
             if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
         cut.is_recomputed |= backward_pass() >= 0
         if is_compared:
-            self._compared |= cut.bits
+            self._compared_bits |= cut.bits
         cut.upstream |= upstream
         for tensor in learning:
             cut.upstream |= self._leaves.upstream_of(tensor)
@@ -385,31 +391,31 @@ class Influence:
             return
         for value in args[:2]:
             if type(value) is float:
-                self._note_idle(result, 0)
+                self._note_term(result, 0)
             elif isinstance(value, Tensor) and not value.requires_grad and not value.dim():
                 marks = self._marks.get(value)
                 if marks and not self._detached.get(value):  # a value that is detached right there is a surrogate
-                    self._note_idle(result, marks)
+                    self._note_term(result, marks)
 
-    def _note_idle(self, result: Tensor, marks: int) -> None:
+    def _note_term(self, result: Tensor, marks: int) -> None:
         location = self._locations.here(3)
-        idle = self.idle.get(location)
-        if idle is None:
-            idle = self.idle[location] = Idle(location, len(self._by_bit))
-            self._by_bit.append(idle)
-            self._sums |= 1 << idle.bit
-        idle.cuts |= self._cuts_among(marks)
-        self._marks.add(result, self._marks.get(result) | 1 << idle.bit)
+        term = self.constant_terms.get(location)
+        if term is None:
+            term = self.constant_terms[location] = ConstantTerm(location, len(self._by_bit))
+            self._by_bit.append(term)
+            self._term_bits |= 1 << term.bit
+        term.cuts |= self._cuts_among(marks)
+        self._marks.add(result, 1 << term.bit)
 
     # --- steps, Functions, clamps, backwards --------------------------------------------------------------------------
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimiser is about to change each parameter by its gradient, in calls that nobody hears."""
+        """The optimiser is about to change each parameter by its gradient, in calls that the recorder does not hear."""
         if not self._marks.all:
             return
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
             if parameter.grad is not None:
-                self._marks.add(parameter, self._marks.get(parameter.grad) & ~(self._values | self._sums))
+                self._marks.add(parameter, self._marks.get(parameter.grad) & ~(self._clamp_bits | self._term_bits))
             self._mark_origin(parameter)
 
     def after_function(self, result: object) -> None:
@@ -426,25 +432,25 @@ class Influence:
         if value.bit is None:
             value.bit = len(self._by_bit)
             self._by_bit.append(value)
-            self._values |= 1 << value.bit
+            self._clamp_bits |= 1 << value.bit
         self._marks.add(result, 1 << value.bit)
 
     def before_backward(self, roots: Iterable[object]) -> None:
-        marks = learning = 0
+        marks = upstream = 0
         for root in roots:
             if isinstance(root, Tensor):
                 marks |= self._marks.get(root)
-                if self._values and root.requires_grad:
-                    learning |= self._leaves.upstream_of(root)
+                if self._clamp_bits and root.requires_grad:
+                    upstream |= self._leaves.upstream_of(root)
         for bit, source in enumerate(self._by_bit):
             if not marks >> bit & 1:
                 continue
-            if isinstance(source, Idle):
+            if isinstance(source, ConstantTerm):
                 source.passes += 1
             elif not isinstance(source, Cut):
-                source.decides = bool((source.upstream | source.around) & learning)
+                source.decides = bool((source.upstream | source.detached_upstream) & upstream)
             else:
-                source.is_final_cut |= bool(self._open >> bit & 1)
+                source.is_final_cut |= bool(self._upper_bits >> bit & 1)
                 if source.reaches_loss is not None:
                     source.reaches_loss = True
 
@@ -470,13 +476,13 @@ def _name_of(func: object) -> str | None:
 
 
 def _is_linear(name: str, learning: int) -> bool:
-    """Is the result linear in what it is made of? learning: how many of its inputs have a gradient."""
+    """Is the result linear in its inputs? learning: how many of them have a gradient."""
     return name in _LINEAR or (name in _SCALING and learning == 1)
 
 
 @lru_cache(maxsize=4096)
-def _only_computes(func: object) -> bool:
-    """Does it compute new values, and neither compare them, nor hand them out of torch, nor write to its first argument?"""
+def _computes_only(func: object) -> bool:
+    """Does the function compute new values only: no comparison, nothing that leaves torch or is detached, no write to an argument?"""
     name = _name_of(func)
     if name is None or name in _COMPARISONS or name in _EXITS or name in _DETACHING or name in _IN_PLACE:
         return False

@@ -54,22 +54,24 @@ class Entries:
         self._had_gradient: Flag = False  # did any gradient differ from 0?
         self._mask: Tensor | None = None
         self._counts_rows = False  # one entry for each row
-        self._had: int | None = None  # the number of entries in the mask, if it was read since the last gradient
+        self._count: int | None = (
+            None  # of entries that ever had a gradient, if the mask was read since the last gradient
+        )
         self._missing: Missing | None = None
 
     def add(self, grad: Tensor) -> None:
         if self.is_complete:
             return
         self.looks += 1
-        self._had = None
+        self._count = None
         grad, mask = local(grad), self._mask
         if grad.layout is not torch.strided or not self._is_detailed:
             if self._had_gradient is not True:
                 self._had_gradient = self._had_gradient | is_nonzero(grad)
         elif mask is None:
             self._begin(grad)
-        elif mask.shape == grad.shape or mask.numel() in (grad.numel(), grad.shape[0] if grad.dim() else 1):
-            mask |= _nonzero(grad)
+        elif mask.shape == (nonzero := _nonzero(grad)).shape:
+            mask |= nonzero
             # To read the mask costs as much as to update it.
             if is_power_of_two(self.looks) and mask.is_cpu and bool(mask.all()):
                 self.drop()
@@ -88,23 +90,23 @@ class Entries:
             self.drop()
 
     @property
-    def unread(self) -> Tensor | None:
+    def unread_mask(self) -> Tensor | None:
         """The mask, if it lies on a device and was not read since the last gradient."""
         mask = self._mask
-        return None if mask is None or mask.is_cpu or self._had is not None else mask
+        return None if mask is None or mask.is_cpu or self._count is not None else mask
 
-    def note_had(self, had: int) -> None:
-        """had: the number of entries that ever had a gradient, read from the mask."""
-        self._had = had
-        self._had_gradient = self._had_gradient or had > 0
-        if self._mask is not None and had == self._mask.numel():
+    def note_count(self, count: int) -> None:
+        """count: of the entries that ever had a gradient, as read from the mask."""
+        self._count = count
+        self._had_gradient = self._had_gradient or count > 0
+        if self._mask is not None and count == self._mask.numel():
             self.drop()
 
-    def count_had(self) -> int:
+    def count_with_gradient(self) -> int:
         """The number of entries that ever had a gradient. Waits for a device that was not read."""
-        if self._had is None and self._mask is not None:
+        if self._count is None and self._mask is not None:
             return int(torch.count_nonzero(self._mask))
-        return self._had or 0
+        return self._count or 0
 
     def drop(self) -> None:
         """Count the tensor as complete: some gradient arrived, and nothing more can be known."""
@@ -184,10 +186,9 @@ class Leaf:
         self.is_frozen = False  # while an optimiser has it
         self.step_saw_gradient: Flag = False  # did an optimiser see a gradient other than 0?
         self.step_missed_gradient: Flag = False  # did an optimiser see no gradient although one had just arrived?
-        self.taken_at: Location | None = None  # the call after which the gradient was gone that such a step missed
-        self.grad_was_nonzero: Flag | None = (
-            None  # did `.grad` after a backward ever differ from 0? None: nobody looked
-        )
+        self.taken_at: Location | None = None  # the call that took such a gradient away
+        # Did `.grad` after a backward ever differ from 0? None if nobody looked.
+        self.grad_was_nonzero: Flag | None = None
         self.has_hooks = False  # did the program's own hooks exist when zeros arrived? They may have made the zeros
         self.is_requested = False  # did an autograd.grad name it?
         self.is_looked_up = False  # does an index choose rows of it?
@@ -230,7 +231,7 @@ class Leaf:
             return False
         if self.is_looked_up:
             return mask.numel() <= _ENTRIES_OF_TABLE
-        return self.entries.count_had() <= mask.numel() / 2
+        return self.entries.count_with_gradient() <= mask.numel() / 2
 
     @property
     def _awaits_step(self) -> bool:
@@ -242,10 +243,10 @@ class Leaf:
             return
         self.gradients += 1
         is_followed = self.gradients < 2 or self._awaits_step
-        is_done = self._measure_by_kernel(grad)
-        is_readable = is_done or has_numbers(grad)
+        is_measured = self._measure_by_kernel(grad)
+        is_readable = is_measured or has_numbers(grad)
         if self.sizes is not None and is_readable:
-            if not is_done:
+            if not is_measured:
                 self.sizes.add(grad)
             if not self.sizes.is_finite:
                 self._note_broken(grad)
@@ -255,13 +256,13 @@ class Leaf:
             self.entries.drop()
             self.last_was_nonzero = None
             return
-        if not is_done:
+        if not is_measured:
             self.entries.add(grad)
         self.last_was_nonzero = is_nonzero(grad) if is_followed else None
         if self.last_was_nonzero is False:
             self.has_hooks = bool(hooks_of(self.tensor()))
 
-    def can_be_added_there(self, grad: Tensor) -> bool:
+    def can_be_measured_on_device(self, grad: Tensor) -> bool:
         """May the gradient be measured on its device, together with those of other leaves?"""
         is_usual = type(grad) is Tensor and grad.layout is torch.strided and grad.is_floating_point()
         return is_usual and not grad.is_cpu and not self._awaits_step and has_numbers(grad)
@@ -333,9 +334,8 @@ class Leaf:
     @property
     def is_taken_away(self) -> bool:
         """Did a gradient arrive, and was it 0 or gone at each step of an optimiser, or in `.grad` if no optimiser has the leaf?"""
-        if (
-            bool(self.step_saw_gradient) or not self.entries.had_gradient
-        ):  # the other shards may have got all of the gradient
+        # Without a gradient of its own, a shard misses nothing: the other shards may have got all of it.
+        if bool(self.step_saw_gradient) or not self.entries.had_gradient:
             return False
         if self.is_in_optimizer:
             return bool(self.step_missed_gradient)
@@ -371,9 +371,9 @@ class Arrivals:
     `hand_over`: the gradients that have arrived are counted, and the other leaves get hooks.
     """
 
-    def __init__(self, add_there: Callable[[torch.device, list[tuple[Leaf, Tensor]]], None]) -> None:
+    def __init__(self, add_on_device: Callable[[torch.device, list[tuple[Leaf, Tensor]]], None]) -> None:
         self.expected: dict[Leaf, GraphNode] = {}  # each leaf with the node that adds to its gradient
-        self._add_there = add_there
+        self._add_on_device = add_on_device
 
     def expect(self, leaf: Leaf, node: GraphNode) -> bool:
         """Expect the gradient of a leaf. Returns False if it needs a hook; its first gradient does, to note the order of the gradients."""
@@ -409,17 +409,17 @@ class Arrivals:
         return nodes
 
     def _count(self, leaves: Iterable[Leaf]) -> None:
-        there: dict[torch.device, list[tuple[Leaf, Tensor]]] = {}
+        on_devices: dict[torch.device, list[tuple[Leaf, Tensor]]] = {}
         for leaf in leaves:
             grad = getattr(leaf.tensor(), "grad", None)
             if grad is None:
                 continue
-            if leaf.can_be_added_there(grad):
-                there.setdefault(grad.device, []).append((leaf, grad))
+            if leaf.can_be_measured_on_device(grad):
+                on_devices.setdefault(grad.device, []).append((leaf, grad))
             elif not leaf.add_by_kernel(grad):
                 leaf.add(grad)
-        for device, pairs in there.items():
-            self._add_there(device, pairs)
+        for device, pairs in on_devices.items():
+            self._add_on_device(device, pairs)
 
 
 def is_recorded(tensor: Tensor) -> bool:

@@ -82,7 +82,7 @@ class Leaves:
             ledger = self.ledgers.setdefault(device, Ledger(device, self.are_measured))
         return ledger
 
-    def add_there(self, device: torch.device, pairs: list[tuple[Leaf, Tensor]]) -> None:
+    def add_on_device(self, device: torch.device, pairs: list[tuple[Leaf, Tensor]]) -> None:
         """Gradients have arrived at these leaves, on this device."""
         self.ledger_of(device).add_arrivals(pairs)
 
@@ -130,8 +130,8 @@ class Leaves:
                 self._named_roots[key] = reference
                 self.add_module(unwrapped(module))
 
-    def name_new(self, backwards: int) -> None:
-        """Search for names while modules and variables are alive. Ever less often, because the search reads all objects of Python."""
+    def find_names(self, backwards: int) -> None:
+        """Name new leaves while modules and variables are alive. Ever less often, because the search reads all objects of Python."""
         is_due = is_power_of_two(backwards)
         if self._without_variable and (is_due or self._searches < _SEARCHES_OF_EACH_STEP):
             self._searches += 1
@@ -174,13 +174,13 @@ class Leaves:
         """Read how many entries ever had a gradient, at once for all parameters on a device. Waits for the device."""
         unread: dict[torch.device, list[tuple[Entries, Tensor]]] = {}
         for _, leaf in self:
-            mask = leaf.entries.unread
+            mask = leaf.entries.unread_mask
             if mask is not None and not is_recorded(mask):
                 unread.setdefault(mask.device, []).append((leaf.entries, mask))
         for pairs in unread.values():
             counts = torch.stack([torch.count_nonzero(mask) for _, mask in pairs]).tolist()
             for (entries, _), had in zip(pairs, counts, strict=True):
-                entries.note_had(had)
+                entries.note_count(had)
 
     def _bit_of(self, tensor: Tensor) -> int | None:
         entry = self._bits.get(id(tensor))
@@ -244,19 +244,19 @@ class Leaves:
                     self._used_at.clear()
                 self._used_at[id(value)] = location
 
-    def let_go(self, tensors: tuple[Tensor, ...]) -> Callable[[], None]:
-        """Drop the weak references to these tensors until the returned function is called."""
+    def drop_references(self, tensors: tuple[Tensor, ...]) -> Callable[[], None]:
+        """Drop the weak references to these tensors. The returned function makes them again."""
         known = [(bit, self.all[bit], tensor) for tensor in tensors if (bit := self._bit_of(tensor)) is not None]
         for _, leaf, tensor in known:
             del self._bits[id(tensor)]
             leaf.tensor = lambda: None
 
-        def take_again() -> None:
+        def restore() -> None:
             for bit, leaf, tensor in known:
                 self._remember(tensor, bit)
                 leaf.tensor = weakref.ref(tensor)
 
-        return take_again
+        return restore
 
     def partial(self) -> int:
         """The set of parameters that are looked up, or that miss a gradient for half of their entries. Waits for the device."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from ...listen import nodes
-from ...listen.frames import named
+from ...listen.frames import file_and_line
 from ...listen.harmless import quiet
 from ...listen.nodes import GraphNode
 from ...torch_table.private import current_node, saved
@@ -25,7 +25,7 @@ from .births import (
     Birth,
     Kind,
     Position,
-    describe,
+    describe_x,
     edge_of,
     excess,
     is_broken,
@@ -68,6 +68,14 @@ class Recorder(Protocol):
     def tally_of(self, node: GraphNode) -> Tally | None: ...
 
 
+class _BrokenInput(NamedTuple):
+    """A broken saved input: the op that made it, its name, and a clause about its values. All are "" if no input is broken."""
+
+    source: str = ""
+    name: str = ""
+    words: str = ""
+
+
 class Nonfinite:
     """All that is known of broken gradients and losses."""
 
@@ -77,7 +85,7 @@ class Nonfinite:
         self.births: dict[object, Birth] = {}
         self.reached: dict[Leaf, int] = {}  # the leaves that got a broken gradient, each with the first such backward
         self.backwards: list[int] = []  # the backwards in which a leaf got one
-        self.taken: list[int] = []  # the backwards before the steps that used one
+        self.used_backwards: list[int] = []  # the backwards whose broken gradients a step used
         self.spread_to = 0  # the most parameters with a broken gradient in such a step
         self.skipped = 0  # steps that the program skipped because of a broken gradient
         self.mended = 0  # steps before which the program replaced a broken gradient
@@ -85,10 +93,12 @@ class Nonfinite:
         self._are_weights_known = False
         self._is_loss_nan = False  # in the last backward
         self._is_searching = False  # did leaves get a broken gradient while no birth is known?
-        self._is_of_forward = False  # is the loss of this backward broken, so that the forward made it?
-        self._is_inner = False  # has a backward inside this one just ended, which had a birth?
+        self._is_loss_broken = False  # in this backward, so that the forward had the birth
+        self._inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
         self._is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
-        self._of_data: list[object] = []  # keys of earlier births behind a detach whose leaves this backward reaches
+        self._hidden_births: list[
+            object
+        ] = []  # keys of earlier births behind a detach whose leaves this backward reaches
         # The nodes of this backward whose result may be broken, each with that result if it is known to be so.
         self._frontier: dict[GraphNode, Tensor | None] = {}
         self._behind: list[GraphNode] = []  # the nodes of this backward
@@ -111,17 +121,19 @@ class Nonfinite:
         self._settle()
         if not self._are_weights_known and not self.has_spread:
             self._look_at_weights()
-        roots_known = [root.detach() for root in roots if isinstance(root, Tensor) and not is_loss_finite]
-        self._is_loss_nan = any(bool(root.isnan().any()) for root in roots_known)
+        tensors = [root for root in roots if isinstance(root, Tensor)]
+        self._is_loss_nan = not is_loss_finite and any(bool(root.detach().isnan().any()) for root in tensors)
         if self.is_unplaced:
             self._find_lines(behind)
-        self._is_of_forward, self._is_computed_again = not is_loss_finite, False
+        self._is_loss_broken, self._is_computed_again = not is_loss_finite, False
         reach = reduce(or_, (self._leaves.upstream(node) for node in nodes.starts(roots)), 0)
-        self._of_data = [key for key, birth in self.births.items() if birth.hidden & reach and self._is_of_forward]
-        if not self._of_data and (self.has_spread or not (self._is_of_forward or self._is_searching)):
+        self._hidden_births = [
+            key for key, birth in self.births.items() if birth.hidden & reach and self._is_loss_broken
+        ]
+        if not self._hidden_births and (self.has_spread or not (self._is_loss_broken or self._is_searching)):
             return
         for node, root in zip(nodes.starts(roots), roots, strict=True):
-            if node is not None and self._is_of_forward:
+            if node is not None and self._is_loss_broken:
                 self._frontier[node] = root if isinstance(root, Tensor) and is_broken(root) else None
         self._behind = behind
         for node in behind:
@@ -135,9 +147,11 @@ class Nonfinite:
         weights = [leaf for leaf in leaves if is_broken(leaf.tensor())]
         self.has_spread = bool(weights)
         if weights and not self.reached:
-            near, backward, tensor = weights[0].name, self._recorder.backwards, weights[0].tensor()
+            backward, tensor = self._recorder.backwards, weights[0].tensor()
             dtype = torch.float32 if tensor is None else tensor.dtype
-            self._add(Birth(None, "", "weights", backward, 0, 0, "", dtype, 0, is_forward=True, near=near))
+            birth = Birth(None, "", "weights", backward, entries=0, elements=0, values="", dtype=dtype, upstream=0)
+            birth.is_forward, birth.near = True, weights[0].name
+            self._add(birth)
 
     @property
     def is_unplaced(self) -> bool:
@@ -163,7 +177,7 @@ class Nonfinite:
         node = current_node()
         if node is None:
             return
-        if self._is_of_forward and node in self._frontier:
+        if self._is_loss_broken and node in self._frontier:
             self._follow(node, self._frontier.pop(node))
         if self._fallback is None:
             self.look(self._recorder.tally_of(node), node, leaving, arriving)
@@ -175,46 +189,46 @@ class Nonfinite:
         broken = next((grad for grad in leaving if is_broken(grad)), None)
         if broken is None:
             return
-        is_inner, self._is_inner = self._is_inner, False
-        if tally in self.births or (is_inner and tally is not None and tally.function is not None):
+        is_explained, self._inner_had_birth = self._inner_had_birth, False
+        if tally in self.births or (is_explained and tally is not None and tally.function is not None):
             return
         birth = self._birth(node, broken, arriving)
-        if self._is_of_forward:
+        if self._is_loss_broken:
             self._fallback = self._fallback or birth
         else:
             self._add(birth)
 
     def _add(self, birth: Birth | None) -> None:
-        is_late = self.taken and self._recorder.backwards > self.taken[0]  # a step may have caused it
-        if birth is not None and self._of_data:  # the graph of this backward goes on behind the detach
+        is_late = self.used_backwards and self._recorder.backwards > self.used_backwards[0]  # a step may have caused it
+        if birth is not None and self._hidden_births:  # the graph of this backward goes on behind the detach
             is_finite = not any(is_broken(leaf.tensor()) for leaf in self._leaves.unpack(birth.upstream))
             is_late = not is_finite or birth.kind in ("data", "weights")
-            for key in self._of_data if not is_late else ():
+            for key in self._hidden_births if not is_late else ():
                 known = self.births.pop(key)
                 birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
-            self._of_data = self._of_data if is_late else []
+            self._hidden_births = self._hidden_births if is_late else []
         if birth is not None and len(self.births) < _MOST_BIRTHS and not is_late:
             birth.line = self._recorder.line
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
 
-    def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
+    def note_gradient(self, leaf: Leaf, grad: Tensor | None) -> None:
         """A gradient arrived at a leaf whose norms nobody measures."""
         if leaf.sizes is None and is_broken(grad):
             self._leaves.broken[leaf] = None
 
     def end_inner(self) -> None:
         """A backward inside an autograd.Function, as of a checkpoint, has ended. If it had a birth, the Function is not the birth."""
-        self._is_inner = any(birth.backward == self._recorder.backwards for birth in self.births.values())
+        self._inner_had_birth = any(birth.backward == self._recorder.backwards for birth in self.births.values())
 
     def end(self) -> None:
         """A backward has ended."""
-        self._frontier, self._behind, self._is_of_forward = {}, [], False
+        self._frontier, self._behind, self._is_loss_broken = {}, [], False
         hit = dict(self._leaves.broken)
         self._leaves.broken.clear()
         backward = self._recorder.backwards
-        if not self.births or self._of_data:
-            self._add(self._heard or self._candidate or (None if self._of_data else self._fallback))
-        self._of_data = []
+        if not self.births or self._hidden_births:
+            self._add(self._heard or self._candidate or (None if self._hidden_births else self._fallback))
+        self._hidden_births = []
         self._heard = self._candidate = self._fallback = None
         self._is_searching = bool(hit) and not self.births
         if not hit:
@@ -236,7 +250,7 @@ class Nonfinite:
             return
         broken = sum(is_broken(tensor.grad) for tensor in tensors)
         if broken:
-            self.taken.append(self._recorder.backwards)
+            self.used_backwards.append(self._recorder.backwards)
             self.spread_to = max(self.spread_to, broken)
         else:
             self.mended += 1
@@ -258,7 +272,7 @@ class Nonfinite:
     @property
     def is_calm(self) -> bool:
         """Did the program skip or replace all broken gradients before a step, as a GradScaler does in its warm-up?"""
-        if self.taken:
+        if self.used_backwards:
             return False
         if self.mended and not self.lost:
             return True
@@ -281,7 +295,7 @@ class Nonfinite:
         if self.mended:
             parts.append(f"the program replaced them before {counted(self.mended, 'step')}")
         births = [birth.tally.location for birth in self.births.values() if birth.tally is not None]
-        where = f", born at {named(births[0].call)}" if births else ""
+        where = f", born at {file_and_line(births[0].call)}" if births else ""
         count = counted(len(self.backwards), "backward")
         return [f"gradients were not finite in {count}{where}: {', and '.join(parts)}"]
 
@@ -296,22 +310,22 @@ class Nonfinite:
         """The birth at a node. value: its broken result, or a broken gradient that leaves."""
         op, mask, grad = op_of(node), ~value.isfinite(), arriving[0] if arriving else None
         is_masked = grad is not None and grad.shape == mask.shape and not bool(torch.count_nonzero(grad[mask]))
-        values, is_ordinary = describe(op, node, mask)
-        origin, broken, words = self._origin(node)
+        values, is_ordinary = describe_x(op, node, mask)
+        broken = self._broken_input(node)
         tally, kind = self._recorder.tally_of(node), kind_of(op, node, is_ordinary)
-        is_half = value.dtype is torch.float16 and not (is_masked or origin)
+        is_half = value.dtype is torch.float16 and not (is_masked or broken.source)
         if tally is not None and tally.function is not None:
             kind = "function"
-        elif broken and (is_ordinary or kind == "product") and kind not in ("factor", "row", "minus infinity"):
+        elif broken.name and (is_ordinary or kind == "product") and kind not in ("factor", "row", "minus infinity"):
             kind = "entered"
         elif is_half and kind in ("overflow", "product", "factor", "other"):
             kind = "half"
         if kind == "factor":
-            kind, values = ("factor", words) if broken else ("product", "")
-        birth = self._make_birth(node, kind, mask, value.dtype, values, broken)
+            kind, values = ("factor", broken.words) if broken.name else ("product", "")
+        birth = self._make_birth(node, kind, mask, value.dtype, values, broken.name)
         birth.is_masked = is_masked
         if kind != "row":
-            birth.origin, birth.is_forward = origin, bool(origin)
+            birth.origin, birth.is_forward = broken.source, bool(broken.source)
         if kind == "half":
             birth.factor = excess(op, node, grad)
         return birth
@@ -326,15 +340,13 @@ class Nonfinite:
         birth.broken, birth.near, birth.position = broken, self._near(node), self._position_of(node)
         return birth
 
-    def _origin(self, node: GraphNode) -> tuple[str, str, str]:
-        """A broken saved input: its source, its name, and a clause about its values; three times "" if all are finite."""
+    def _broken_input(self, node: GraphNode) -> _BrokenInput:
         for name, value in saved_inputs(node).items():
             if is_broken(value):
-                words = words_of(value)
                 edge = edge_of(node, name)
                 source = "a value that needs no gradient" if edge is None else self._source(edge) or "an op before it"
-                return source, name, f"a factor is {words}"
-        return "", "", ""
+                return _BrokenInput(source, name, f"a factor is {words_of(value)}")
+        return _BrokenInput()
 
     def _source(self, node: GraphNode | None) -> str:
         """The op and the line that made a value."""
@@ -354,8 +366,8 @@ class Nonfinite:
     # --- a broken loss -----------------------------------------------------------------------------------
 
     def after_call(self, args: Iterable[object], result: object) -> None:
-        """The program called torch in a backward, as a checkpoint does that computes its forward once more."""
-        if not (self._is_of_forward and self._heard is None and isinstance(result, Tensor) and result.requires_grad):
+        """The program called torch in a backward, as a checkpoint does, which runs its forward again."""
+        if not (self._is_loss_broken and self._heard is None and isinstance(result, Tensor) and result.requires_grad):
             return
         self._is_computed_again = True
         # Detached, because a checkpoint would count our own calls on the result.
@@ -367,7 +379,7 @@ class Nonfinite:
         if any(bool(x.isnan().any()) if is_row else is_broken(x) for x in map(Tensor.detach, tensors_in(args))):
             return
         if op_of(node) in KIND_OF or bool(result.isnan().any()):  # other ops make infinity because the program says so
-            self._heard = self._note_origin(node, result)
+            self._heard = self._forward_birth(node, result)
 
     def _follow(self, node: GraphNode, result: Tensor | None) -> None:
         """The result of this node is broken, or may be so: note its op if it is the first, else go on behind it. result: if known."""
@@ -380,25 +392,26 @@ class Nonfinite:
         if broken:
             return
         known = {position_of(node, name) for name in inputs}
-        ahead = [other for at, (other, _) in enumerate(node.next_functions) if other is not None and at not in known]
+        edges = enumerate(node.next_functions)
+        ahead = [other for position, (other, _) in edges if other is not None and position not in known]
         y = recompute(op, node)
         if y is None and results:
             y = results[0]
             # The input may have been broken, too. If a root is infinite, it was.
             if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
-                self._candidate, y = self._note_origin(node, y), None
+                self._candidate, y = self._forward_birth(node, y), None
         elif y is None and result is not None:
             if inputs and all(nodes.name_of(other) == nodes.LEAF for other in ahead):
                 y = result
             elif self._is_computed_again and not inputs and op in KIND_OF:  # up to this op, and every call was finite
-                self._candidate = self._note_origin(node, result)
+                self._candidate = self._forward_birth(node, result)
         if y is not None:
-            self._add(self._note_origin(node, y))
+            self._add(self._forward_birth(node, y))
             return
         for other in ahead:
             self._frontier[other] = result if op in _VIEWS else self._frontier.get(other)
 
-    def _note_origin(self, node: GraphNode, y: Tensor) -> Birth | None:
+    def _forward_birth(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y; None if y is finite."""
         if not is_broken(y):
             return None

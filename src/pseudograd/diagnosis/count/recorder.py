@@ -1,6 +1,6 @@
 """The recorder of a diagnosis: it counts every node of autograd that a program makes, every call of torch and every backward.
 
-One file, because calls, nodes and backwards share the state of a thread. Rooms that a program may never need are imported when it does.
+One file, because calls, nodes and backwards share the state of a thread. Modules that few programs need are imported at their first use.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .optimisers import Optimisers
 
 if TYPE_CHECKING:
     from .nonfinite import Nonfinite
-    from .tally import Tally, Waiting
+    from .tally import Tally, WaitingCall
     from .values import Clamps, Values
     from .whatif import WhatIfMeter
     from .zeros import Zeros
@@ -62,8 +62,8 @@ _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for 
 # A product of the first step may exceed the range of its dtype, and no later step shows its line: its node is noted there.
 _PASSING_AT_FIRST = frozenset(name for name in _PASSING if name[:2] != "Mm" and name[:3] != "Bmm")
 _MOST_WAITING = 60  # calls of nodes that are counted together
-_MANY = 8  # nodes of one call: more of them get their hooks when a backward reaches them
-LAST_NEW_SUSPECT = 4  # the backward after which no further parameter is suspected to get zeros alone
+_MANY = 8  # nodes: a call that makes so many is deferred, see `_DeferredCall`
+LAST_NEW_SUSPECT = 4  # the last backward in which a parameter can become a suspect
 _LINEAR = torch.nn.functional.linear
 _IN_C = (type(torch.relu), type(Tensor.relu))  # classes of functions that call no code of the program
 _REGISTER_HOOK = Tensor.register_hook
@@ -79,11 +79,11 @@ class _Thread:
     """The state of one thread."""
 
     def __init__(self) -> None:
-        self.backwards = 0  # inside each other
+        self.depth = 0  # of backward passes inside each other
         self.ranges = nodes.Ranges()
         self.function: Function | None = None  # the function of torch that runs now
         self.location: Location | None = None  # the location of that call, if it was looked up
-        self.values: Values | None = None  # at that call, if its result must be followed
+        self.values: Values | None = None  # of that call, if it is a clamp whose result must be followed
         self.hook: deque[Tensor] | None = None  # the gradient that arrives at the hook that is being registered
         self.at_kink: object = None  # the elements at a kink of that call, for a node that will not keep them
 
@@ -93,25 +93,25 @@ class _Local(threading.local):
         self.thread = _Thread()  # an object of its own: its attributes are read in a tenth of the time
 
 
-class _PutOff:
-    """A call that made many nodes, with numbers from `start` on, which get their hooks when a backward reaches them."""
+class _DeferredCall:
+    """A call that made many nodes, numbered from start to end. The nodes get their hooks when a backward reaches them."""
 
     def __init__(
         self, location: Location, function: Function, start: int, end: int, tallies: dict[type, Tally]
     ) -> None:
         self.location, self.function, self.start, self.end = location, function, start, end
-        self.tallies = tallies  # of this function at this location, by the class of a node: for speed alone
+        self.tallies = tallies  # of this function at this location, by the class of a node, for speed
 
 
-class Together:
-    """Calls of nodes that wait, in the order in which their nodes ran: one call of the kernel in C counts as many as 60 of them.
+class WaitingCalls:
+    """Calls of nodes that are not counted yet, in the order in which the nodes ran: one call of the kernel in C counts up to 60 of them.
 
-    Few gradients are kept for it, as nothing may change them until a call of torch is heard.
+    Their gradients must stay as they are until then, so the calls are counted before the program calls torch again.
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self.calls: list[Waiting] = []
-        self.may_wait = False  # may more of them wait? Never outside a backward
+        self.calls: list[WaitingCall] = []
+        self.may_wait = False  # may more calls wait? Never outside a backward
         self.noted = recorder.noted
         self._recorder = recorder
 
@@ -120,7 +120,7 @@ class Together:
         return self._recorder.is_on
 
     def hook_of(self, tally: Tally) -> Callable[[Gradients, Gradients], None]:
-        """The hook of all nodes of a tally. It counts at once what leaves if that is not finite: the node still has its saved values."""
+        """The hook of all nodes of a tally. It counts a gradient that is not finite at once, while the node has its saved values."""
         recorder, calls = self._recorder, self.calls
         count_now, may_break = recorder.count_now, recorder.is_full and tally.may_break
 
@@ -148,7 +148,7 @@ class Together:
             self._count(calls)
 
     @quiet("the gradients at a node")
-    def _count(self, calls: list[Waiting]) -> None:
+    def _count(self, calls: list[WaitingCall]) -> None:
         from .tally import count_together
 
         count_together(calls, self._recorder.is_full, self._recorder.leaves)
@@ -164,24 +164,24 @@ class Recorder(Subscriber):
         self.backwards = 0
         self.tallies: dict[tuple[str, Location], Tally] = {}
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
-        self._many = f"{self.key}: many"
+        self._deferred_key = f"{self.key}: deferred"  # of the `_DeferredCall` that made a node
         self._again = f"{self.key}: again"  # a backward began at this node
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
         self.leaves.are_measured = is_full
-        self.arrivals = Arrivals(self.leaves.add_there)
+        self.arrivals = Arrivals(self.leaves.add_on_device)
         self.influence = Influence(self.leaves, self.locations)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
         self.before_step = self.optimisers.before_step
         self.after_step = self.optimisers.after_step
         self.on_clearing = self.optimisers.on_clearing
         self.handles: list[torch.utils.hooks.RemovableHandle] = []  # of our hooks of leaves
-        self.suspects = 0  # the set of leaves that have got zeros alone
-        # In a backward that is looked at: the set of leaves of which some entries have got zeros alone.
-        self.partial = 0
-        # Ops whose line nobody needs, but where `attaches_all` says so.
-        self.passing = _PASSING_AT_FIRST if is_full else _PASSING
-        self.attaches_all = False  # also to nodes that hand on what arrives
+        self.suspects = 0  # the set of leaves that have got only zeros
+        # In a backward that is looked at: the set of leaves of which some entries have got only zeros.
+        self.partial_suspects = 0
+        # Nodes of these ops get no hook, except while `attaches_all`.
+        self.skipped_ops = _PASSING_AT_FIRST if is_full else _PASSING
+        self.attaches_all = False
         self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.is_loss_finite = True  # as far as nobody has to wait for it
         self.losses: dict[Location, Losses] = {}  # by the line of the backward
@@ -190,15 +190,18 @@ class Recorder(Subscriber):
         self.raised = 0  # backward passes that ended with an error
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
         self.reached = 0  # the set of leaves that some loss depends on by a differentiable path
-        self.asking: WhatIfMeter | None = None
+        self.whatif: WhatIfMeter | None = None
         self.after_backward: Callable[[int, Tensor | None], None] | None = None
         self._local = _Local()
-        self.together = Together(self)
-        self._passing: set[type] = set()  # classes of nodes of which all hand on: for speed alone
-        self._late: dict[tuple[Location, Function], dict[type, Tally]] = {}  # of calls that are put off
-        self._ends: set[type] = set()  # classes of nodes that made the results of such calls: for speed alone
-        self._is_incomplete = False  # was something of the program not heard since the last backward?
+        self.waiting_calls = WaitingCalls(self)
+        self._passing_classes: set[type] = set()  # the classes of nodes of `_PASSING`, for speed
+        # For the tallies of each `_DeferredCall`; and the classes of the nodes that made the results of such calls, for speed.
+        self._deferred_tallies: dict[tuple[Location, Function], dict[type, Tally]] = {}
+        self._deferred_classes: set[type] = set()
+        self._is_incomplete = False  # did the program call torch unheard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
+
+    # The next three are made at their first use; `"clamps" in vars(self)` asks whether that was.
 
     @cached_property
     def clamps(self) -> Clamps:
@@ -227,8 +230,8 @@ class Recorder(Subscriber):
             handle.remove()
 
     @harmless("a step of an optimiser", otherwise=False)
-    def _wake(self) -> bool:
-        """The program goes on. Returns whether a step of an optimiser raised, so that nothing was heard since."""
+    def _end_rest(self) -> bool:
+        """End the rest in which a step of an optimiser is not heard. Returns whether the step raised: then the rest lasted until now."""
         rest = self.optimisers.rest
         if rest is None or not rest.is_on:
             return False
@@ -240,18 +243,19 @@ class Recorder(Subscriber):
     @harmless("a node of autograd")
     def on_node(self, node: GraphNode) -> None:
         """A node was made, on a torch that announces nodes."""
-        rest, is_usual = self.optimisers.rest, self.passing is _PASSING and not self.attaches_all
+        rest = self.optimisers.rest
         is_resting = rest is not None and rest.is_on
-        if (is_usual and not is_resting and type(node) in self._passing) or not self.hears() or our_formulas.depth:
+        skips_passing = self.skipped_ops is _PASSING and not (self.attaches_all or is_resting)
+        if (skips_passing and type(node) in self._passing_classes) or not self.hears() or our_formulas.depth:
             return
         if is_resting:
-            self._wake()
+            self._end_rest()
         name = nodes.name_of(node)
         if name == nodes.LEAF:
             if not self.leaves.have_run((node.variable,)):
                 # a parameter is used for the first time: note its module
                 self.leaves.note_use((node.variable,), self.locations.here(3))
-        elif self.attaches_all or name not in self.passing:
+        elif self.attaches_all or name not in self.skipped_ops:
             local = self._local.thread
             if local.function is None:
                 self._attach(node)
@@ -261,17 +265,17 @@ class Recorder(Subscriber):
             self._attach(node, local.location)
 
     def _attach(self, node: GraphNode, location: Location | None = None, is_late: bool = False) -> None:
-        """Attach a hook to a node. location: None for the location where the program is now. is_late: was the node made long ago?"""
+        """Attach a hook to a node. location: None for the line that runs now. is_late: was the node made before this backward?"""
         name = nodes.name_of(node)
         is_passing = name in _PASSING
         metadata = node.metadata
-        if name == nodes.LEAF or (name == _MODULE_HOOK and self._is_module_hook(node)):
+        if name == nodes.LEAF or (name == _MODULE_HOOK and self._note_module_hook(node)):
             return
-        if self.key in metadata or (name in self.passing and not self.attaches_all):
+        if self.key in metadata or (name in self.skipped_ops and not self.attaches_all):
             return
         tally = self._tally(name, self.locations.here(3) if location is None else location)
         tally.note_node(node, self._local.thread.function)
-        if self.partial and location is not NOWHERE and not is_late:
+        if self.partial_suspects and location is not NOWHERE and not is_late:
             self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
         self._attach_hook(node, tally, is_passing)
 
@@ -279,11 +283,11 @@ class Recorder(Subscriber):
         node.metadata[self.key] = tally
         if not is_passing:
             if tally.hook is None:
-                tally.hook = self.together.hook_of(tally)
+                tally.hook = self.waiting_calls.hook_of(tally)
             node.register_hook(tally.hook)
 
-    def _is_module_hook(self, node: GraphNode) -> bool:
-        """Is it a node by which torch calls the backward hooks of a module? Then note their tally: ours must come after them."""
+    def _note_module_hook(self, node: GraphNode) -> bool:
+        """Note the tally of the backward hooks of a module, if torch calls them at this node. Returns whether it does."""
         key = f"{self.key}: hook"
         functions = [] if key in node.metadata else hooks.module_hooks_around(sys._getframe(1))
         if functions:
@@ -291,8 +295,8 @@ class Recorder(Subscriber):
             node.metadata[key] = self._tally(HOOK, location)
         return key in node.metadata
 
-    def _attach_last(self, node: GraphNode) -> None:
-        """A backward starts: attach a hook behind the hooks of the program."""
+    def _attach_after_module_hooks(self, node: GraphNode) -> None:
+        """When a backward starts, the backward hooks of modules are registered, so a hook of ours runs after them."""
         tally = node.metadata.get(f"{self.key}: hook")
         if tally is not None and self.key not in node.metadata:
             node.metadata[self.key] = tally
@@ -320,7 +324,7 @@ class Recorder(Subscriber):
 
     def _flush(self) -> None:
         """Count the calls that wait."""
-        self.together.count()
+        self.waiting_calls.count()
         if self.leaves.ledgers:
             self._flush_devices()
 
@@ -331,7 +335,7 @@ class Recorder(Subscriber):
 
     def _let_wait(self, may_wait: bool) -> None:
         """May more calls wait?"""
-        self.together.may_wait = may_wait
+        self.waiting_calls.may_wait = may_wait
         for ledger in self.leaves.ledgers.values():
             ledger.may_wait = may_wait
 
@@ -340,7 +344,7 @@ class Recorder(Subscriber):
         """Is something of this backward not counted yet?"""
         ledgers = self.leaves.ledgers
         has_calls = bool(ledgers) and any(ledger.waiting for ledger in ledgers.values())
-        return bool(self.arrivals.expected or self.together.calls) or has_calls
+        return bool(self.arrivals.expected or self.waiting_calls.calls) or has_calls
 
     @quiet("the gradients at a node")
     def count_now(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
@@ -356,10 +360,10 @@ class Recorder(Subscriber):
             from .graph_shapes import find_beside, is_term  # no node of most programs cuts
 
             tally.is_loss_term = node is not None and is_term(node, self._starts)
-            for cut in () if node is None else find_beside(node):
-                known = self.tally_of(cut)
-                if known is not None:
-                    known.reuses_input = True
+            for cut in find_beside(node) if node is not None else ():
+                cut_tally = self.tally_of(cut)
+                if cut_tally is not None:
+                    cut_tally.reuses_input = True
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:
@@ -367,23 +371,23 @@ class Recorder(Subscriber):
         node = current_node()
         if self.suspects:
             self.zeros.look(node, leaving, arriving, self.suspects)
-        if self.partial:
-            self.zeros.drops.look(node, leaving, arriving, self.partial)
+        if self.partial_suspects:
+            self.zeros.drops.look(node, leaving, arriving, self.partial_suspects)
 
     @quiet("the gradient of a parameter")
-    def _arrived(self, leaf: Leaf, is_itself: bool, grads: Gradients) -> None:
+    def _count_arrival(self, leaf: Leaf, is_itself: bool, grads: Gradients) -> None:
         """A gradient is about to be added to a leaf, after every hook of the tensor."""
         self.arrivals.count_before(leaf)
         (leaf.add if is_itself else leaf.add_to_whole)(grads[0])
         if "nonfinite" in vars(self):
-            self.nonfinite.arrived(leaf, grads[0])
-        if self.asking is not None:
-            self.asking.arrived(leaf, grads[0])
+            self.nonfinite.note_gradient(leaf, grads[0])
+        if self.whatif is not None:
+            self.whatif.arrived(leaf, grads[0])
 
     def _register_before(self, tensor: Tensor) -> deque[Tensor]:
         """Register a hook of ours before a hook of the program; torch calls hooks in the order in which they were registered."""
         arrived: deque[Tensor] = deque(maxlen=1)
-        self._register(tensor, partial(arrived.append))
+        self._register(tensor, partial(arrived.append))  # a partial takes the attribute that `_register` sets
         return arrived
 
     def _register(self, tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
@@ -405,13 +409,13 @@ class Recorder(Subscriber):
     # --- calls of torch -----------------------------------------------------------------------------------------------
 
     def before_call(self, function: Function, args: Arguments, kwargs: Keywords) -> int:
-        """Returns the number of the next node, on a torch that announces none."""
+        """Note what `after_call` needs. Returns the number of the next node, or 0 on a torch that announces nodes."""
         local, spelling = self._local.thread, SPELLINGS.get(function)
         local.location = local.values = None
         if spelling is not None and self.is_full:
             self._look(spelling, args, kwargs)
-        if self.asking is not None:
-            local.at_kink = self.asking.before_call(function, args, kwargs, self.backwards)
+        if self.whatif is not None:
+            local.at_kink = self.whatif.before_call(function, args, kwargs, self.backwards)
         if function is _REGISTER_HOOK and isinstance(args[0], Tensor):
             with without_torch_function():
                 local.hook = self._register_before(args[0]) if args[0].requires_grad else None
@@ -441,20 +445,20 @@ class Recorder(Subscriber):
             if node_creation_hook is None and before is not None:
                 self._find_nodes(function, args, kwargs, result, before)
             local.function = None
-            if self.asking is not None:
+            if self.whatif is not None:
                 at_kink, local.at_kink = local.at_kink, None
-                self.asking.after_call(at_kink, function, args, result)
+                self.whatif.after_call(at_kink, function, args, result)
             spelling = SPELLINGS.get(function)
             if spelling is not None:
                 is_followed = self.backwards or not isinstance(result, Tensor) or result.requires_grad
                 self.clamps.note_result(spelling, local.values if is_followed else None, args, result)
-            if not self.influence.is_plain(args, kwargs, result):
+            if not self.influence.can_ignore(args, kwargs, result):
                 self.influence.after_call(function, args, kwargs, result)
             if function in SUMS and len(args) > 1:
                 self.influence.note_sum(args, result)
             if function is _REGISTER_HOOK:
                 self._register_after(args[0])
-            if local.backwards and "nonfinite" in vars(self):
+            if local.depth and "nonfinite" in vars(self):
                 self.nonfinite.after_call((args, kwargs or ()), result)
             if self.optimisers.watched:
                 self.optimisers.note_taken(self.locations.here(3), tensors_in(args))
@@ -467,25 +471,24 @@ class Recorder(Subscriber):
         if after == ranges.seen_up_to and not has_hidden:
             return
         if type(result) is Tensor and not has_hidden and not self.attaches_all:
-            # the usual call made one node, or one behind nodes that hand on
+            # Most calls made one node; `linear` made one or two that hand on.
             node = nodes.node_of(result)
             if node is not None and number_of(node) == after - 1:
                 name = nodes.name_of(node)
-                is_single = after - before == 1 or (
-                    function is _LINEAR and name in _PASSING and len(args) > 1 and args[1].dim() == 2
-                )
-                if is_single and (local.location is not None or self.leaves.have_run(values)):
+                is_linear = function is _LINEAR and name in _PASSING and len(args) > 1 and args[1].dim() == 2
+                if (is_linear or after - before == 1) and (local.location is not None or self.leaves.have_run(values)):
                     ranges.seen_up_to = after
-                    if name not in self.passing:
+                    if name not in self.skipped_ops:
                         self._attach(node, local.location)
                     return
-        if not has_hidden and type(function) in _IN_C and self._put_off(function, result, before):
+        if not has_hidden and type(function) in _IN_C and self._defer(function, result, before):
             ranges.forget()
             return
-        # The node of a call in place is behind its argument; to write into a part returns nothing.
-        new = ranges.since(before, values if result is None else result) or (
-            ranges.unseen_behind(values) if ranges.may_hide_some() else []
-        )
+        new = ranges.since(
+            before, values if result is None else result
+        )  # x[0] = y returns nothing; its node is behind x
+        if not new and ranges.may_hide_some():
+            new = ranges.unseen_behind(values)
         if not new:
             return
         location = local.location if local.function is function else None
@@ -493,36 +496,36 @@ class Recorder(Subscriber):
             location = self.locations.here(3)
             self.leaves.note_use(values, location)
         for node in new:
-            if self.attaches_all or nodes.name_of(node) not in self.passing:
+            if self.attaches_all or nodes.name_of(node) not in self.skipped_ops:
                 location = location or self.locations.here(3)  # once for all nodes of the call
                 self._attach(node, location)
 
-    def _put_off(self, function: Function, result: object, before: int) -> bool:
-        """Leave the nodes of a call in C that made many, as a recurrent network does, to the backward, which reaches them all anyway."""
+    def _defer(self, function: Function, result: object, before: int) -> bool:
+        """Defer a call in C that made many nodes, as a recurrent network does, if a backward will reach all of them. Returns whether."""
         after = node_number()
-        if after - before < _MANY or self.attaches_all or self.asking is not None:
+        if after - before < _MANY or self.attaches_all or self.whatif is not None:
             return False
         from ...rewrite.entered_contexts import families_left_to_torch  # few programs make so many nodes
 
         ends = nodes.nodes_of(result)
-        if not ends or self._local.thread.backwards or transforms_are_active() or families_left_to_torch():
+        if not ends or self._local.thread.depth or transforms_are_active() or families_left_to_torch():
             return False
         location = self._local.thread.location or self.locations.here(3)
-        tallies = self._late.setdefault((location, function), {})
-        call = _PutOff(location, function, before, after, tallies)
+        tallies = self._deferred_tallies.setdefault((location, function), {})
+        call = _DeferredCall(location, function, before, after, tallies)
         for node in ends:
-            node.metadata[self._many] = call
-            self._ends.add(type(node))
+            node.metadata[self._deferred_key] = call
+            self._deferred_classes.add(type(node))
         return True
 
-    def _attach_to_old(self, node: GraphNode, calls: Sequence[_PutOff]) -> _PutOff | None:
-        """Attach a hook to a node that has none: it was made in a call that was put off, in another thread, or before the context.
+    def _attach_to_old(self, node: GraphNode, calls: Sequence[_DeferredCall]) -> _DeferredCall | None:
+        """Attach a hook to a node that has none: it was made in a deferred call, in another thread, or before the context.
 
-        calls: put off, in their order. Returns the call that made the node.
+        calls: the deferred calls, in their order. Returns the one that made the node.
         """
         number, kind = number_of(node), type(node)
-        place = bisect_right(calls, number, key=lambda call: call.start) - 1
-        call = calls[place] if place >= 0 and number < calls[place].end else None
+        position = bisect_right(calls, number, key=lambda call: call.start) - 1
+        call = calls[position] if position >= 0 and number < calls[position].end else None
         if call is None:
             if not self._is_incomplete:
                 self._attach(node, NOWHERE)
@@ -532,7 +535,8 @@ class Recorder(Subscriber):
             local = self._local.thread
             running, local.function = local.function, call.function
             self._attach(node, call.location, is_late=True)
-            local.function, tally = running, self.tally_of(node)
+            local.function = running
+            tally = self.tally_of(node)
             if tally is not None and tally.hook is not None and nodes.has_one_name(kind):
                 call.tallies[kind] = tally
         return call
@@ -542,13 +546,13 @@ class Recorder(Subscriber):
         """A custom Function ran."""
         if not self.hears():
             return
-        self._wake()
+        self._end_rest()
         if not hooks.is_inside_function():
             with without_torch_function():
                 self.influence.after_function(result)
         if node_creation_hook is not None:
             return
-        # To read grad_fn is a call of torch, before which `before_call` would find the node and know no location for it.
+        # Otherwise `before_call` would hear the reading of grad_fn, and attach a hook to the node without a location.
         with our_formulas:
             own_nodes = nodes.nodes_of(result)
         if own_nodes:
@@ -559,31 +563,31 @@ class Recorder(Subscriber):
 
     @harmless("a swap of tensors")
     def on_swap(self, tensor: Tensor, other: Tensor) -> Callable[[object], None]:
-        """Torch does not swap tensors with weak references. Returns a function that takes the references again."""
-        endings = self.leaves.let_go((tensor, other)), self.influence.let_go(tensor, other)
-        return partial(self._take_again, endings)
+        """Drop our weak references to two tensors: torch swaps no tensor that has one. The returned function makes them again."""
+        restores = self.leaves.drop_references((tensor, other)), self.influence.drop_references(tensor, other)
+        return partial(self._restore_references, restores)
 
     @harmless("a swap of tensors")
-    def _take_again(self, endings: Iterable[Callable[[], None]], result: object) -> None:
-        for end in endings:
-            end()
+    def _restore_references(self, restores: Iterable[Callable[[], None]], result: object) -> None:
+        for restore in restores:
+            restore()
 
     # --- backwards ----------------------------------------------------------------------------------------------------
 
     def on_backward(self, roots: Roots, grads: Gradients, inputs: Roots | None) -> Callable[[object], None]:
         if not self.hears():
             return lambda result: None
-        self._is_incomplete = self._wake()
+        self._is_incomplete = self._end_rest()
         local = self._local.thread
-        depth = local.backwards
+        depth = local.depth
         is_outermost = not depth and backward_pass() < 0  # an inner backward may run in a thread of a device
-        local.backwards = depth + 1
+        local.depth = depth + 1
         before, listener = node_number(), _InBackward(self)
         try:
             is_heard = push_in_backward(listener)
             self._begin(roots, grads, inputs, is_outermost, is_heard)
         except BaseException:  # Ctrl-C
-            local.backwards = depth
+            local.depth = depth
             take_off(listener)
             raise
         return partial(self._end, roots, inputs, is_outermost, listener, before)
@@ -600,24 +604,24 @@ class Recorder(Subscriber):
                 self._note_loss(roots, grads)
                 self.arrivals.expected = {}
             else:
-                self.program_runs()
-            may_wait = is_heard and is_outermost and self.asking is None and nobody_else_runs()
-            # What is kept is not added to in place, and modes would see that.
+                self.count_waiting()
+            may_wait = is_heard and is_outermost and self.whatif is None and nobody_else_runs()
+            # Autograd adds no gradient in place to one that is kept, and modes would see the difference.
             self._let_wait(may_wait and not dispatch_modes())
             can_expect = may_wait and not inputs
             starts = nodes.starts(roots)
             if is_outermost:
                 self._starts = starts
-            behind = self._attach_behind(starts, can_expect)
+            behind = self._attach_to_graph(starts, can_expect)
             if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
                 with quietly():
                     self.nonfinite.begin(roots, behind, self.is_loss_finite)
             if is_outermost:
-                self.leaves.name_new(self.backwards)
-        if is_outermost and self.asking is not None and not transforms_are_active():
-            self.asking.begin(roots, grads, behind, self.backwards)
+                self.leaves.find_names(self.backwards)
+        if is_outermost and self.whatif is not None and not transforms_are_active():
+            self.whatif.begin(roots, grads, behind, self.backwards)
 
-    def _attach_behind(self, starts: list[GraphNode | None], can_expect: bool) -> list[GraphNode]:
+    def _attach_to_graph(self, starts: list[GraphNode | None], can_expect: bool) -> list[GraphNode]:
         """Attach hooks to leaves and to nodes that nobody saw being made. Returns all nodes that the backward can reach.
 
         can_expect: the gradient of a leaf may be read when the backward has ended.
@@ -627,26 +631,20 @@ class Recorder(Subscriber):
             self.reached |= behind.get(start, 0) if start is not None else 0
         if self.line is not None and starts[0] is not None:
             self.line.leaves |= behind.get(starts[0], 0)
-        many, kinds, ends = self._many, self._ends, dict[_PutOff, list[GraphNode | None]]()
-        for node in behind if kinds else ():
-            if type(node) in kinds and many in node.metadata:
-                ends.setdefault(node.metadata.pop(many), []).append(node)
-        calls = sorted(ends, key=lambda call: call.start)
-        # Another thread gives the same numbers to nodes of its own.
-        made = {node for call in calls for node in nodes.find_behind(ends[call], [(call.start, call.end)])}
-        name_of, suspects, expect = nodes.name_of, self.suspects | self.partial, self.arrivals.expect
-        key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing
-        late: dict[type, Tally] = {}  # of the call put off that the last node was made in
+        calls, deferred = self._find_deferred(behind)
+        name_of, suspects, expect = nodes.name_of, self.suspects | self.partial_suspects, self.arrivals.expect
+        key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing_classes
+        tallies: dict[type, Tally] = {}  # of the deferred call that made the last node
         first = end = 0  # the numbers of its nodes
         for node, upstream in behind.items():
             kind = type(node)
             if kind in passing:
                 continue
-            if kind in late and first <= number_of(node) < end and node in made:  # for speed alone
+            if kind in tallies and first <= number_of(node) < end and node in deferred:  # for speed
                 metadata = node.metadata
                 metadata[upstream_key] = upstream
                 if key not in metadata:
-                    self._attach_hook(node, late[kind])
+                    self._attach_hook(node, tallies[kind])
                 continue
             name = name_of(node)
             if name == nodes.LEAF:
@@ -657,16 +655,26 @@ class Recorder(Subscriber):
                 metadata = node.metadata
                 metadata[upstream_key] = upstream
                 if name == _MODULE_HOOK:
-                    self._attach_last(node)
+                    self._attach_after_module_hooks(node)
                 if key not in metadata:
-                    call = self._attach_to_old(node, calls if node in made else ())
+                    call = self._attach_to_old(node, calls if node in deferred else ())
                     if call is not None and not suspects:
-                        late, first, end = call.tallies, call.start, call.end
+                        tallies, first, end = call.tallies, call.start, call.end
                 if suspects and upstream & suspects and self.zeros.begin(node):
                     node.register_hook(self._look_for_zeros)
             elif nodes.has_one_name(kind):
-                self._passing.add(kind)
+                self._passing_classes.add(kind)
         return list(behind)
+
+    def _find_deferred(self, behind: Iterable[GraphNode]) -> tuple[list[_DeferredCall], set[GraphNode]]:
+        """The deferred calls that made some of these nodes, in their order, and the nodes that they made."""
+        ends: dict[_DeferredCall, list[GraphNode | None]] = {}  # the nodes that made the results of each call
+        for node in behind if self._deferred_classes else ():
+            if type(node) in self._deferred_classes and self._deferred_key in node.metadata:
+                ends.setdefault(node.metadata.pop(self._deferred_key), []).append(node)
+        calls = sorted(ends, key=lambda call: call.start)
+        # Numbers alone do not tell: another thread gives the same numbers to its nodes.
+        return calls, {node for call in calls for node in nodes.find_behind(ends[call], [(call.start, call.end)])}
 
     def _note_inputs(self, inputs: Roots | None) -> None:
         """Note the leaves whose gradient a backward computes; without inputs it computes that of every leaf."""
@@ -697,10 +705,10 @@ class Recorder(Subscriber):
         """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""
         if self.key not in node.metadata:
             node.metadata[self.key] = True
-            node.register_prehook(partial(self._arrived, leaf, leaf.tensor() is node.variable))
+            node.register_prehook(partial(self._count_arrival, leaf, leaf.tensor() is node.variable))
 
-    def program_runs(self) -> None:
-        """In a backward, before a call of torch."""
+    def count_waiting(self) -> None:
+        """Count all that waits, before the program calls torch in a backward."""
         self._flush()
         self._hand_over()
 
@@ -718,7 +726,7 @@ class Recorder(Subscriber):
         result: Gradients | None,
     ) -> None:
         """result: the gradients of the inputs, empty if they are added to leaves; None if the backward raised."""
-        self._local.thread.backwards -= 1
+        self._local.thread.depth -= 1
         take_off(listener)
         self._let_wait(False)
         self._flush()
@@ -729,8 +737,8 @@ class Recorder(Subscriber):
         if is_outermost:
             self._starts = []
             self.raised += result is None
-            if self.asking is not None:
-                self.asking.end(result is not None)
+            if self.whatif is not None:
+                self.whatif.end(result is not None)
             self._end_step(roots)
         elif "nonfinite" in vars(self):
             self.nonfinite.end_inner()
@@ -748,17 +756,17 @@ class Recorder(Subscriber):
     @harmless("the gradients of an autograd.grad")
     def _count_result(self, inputs: Roots, result: Gradients, before: int) -> None:
         """No node of a leaf runs for the inputs of autograd.grad. before: the number of the first node of this pass."""
-        if self.asking is not None and any(isinstance(grad, Tensor) and grad.requires_grad for grad in result):
-            self.asking.made_in_backward.append(range(before, node_number()))
+        if self.whatif is not None and any(isinstance(grad, Tensor) and grad.requires_grad for grad in result):
+            self.whatif.made_in_backward.append(range(before, node_number()))
         for tensor, grad in zip(inputs, result, strict=False):
             if isinstance(tensor, Tensor) and tensor.is_leaf and isinstance(grad, Tensor):
                 leaf = self.leaves.add(tensor)
                 if leaf is not None:
-                    self._arrived(leaf, leaf.tensor() is tensor, (grad,))
+                    self._count_arrival(leaf, leaf.tensor() is tensor, (grad,))
 
     @harmless("the end of a backward")
     def _end_step(self, roots: Roots) -> None:
-        """The user's own function may raise to end the program; that is no Exception."""
+        """Note what a backward has shown, then call the user's `after_backward`, which may end the program."""
         with quietly():
             self.arrivals.end()
             if self.leaves.broken or "nonfinite" in vars(self):
@@ -774,12 +782,12 @@ class Recorder(Subscriber):
                     from .graph_shapes import note_zero_factors  # few leaves wait for a factor
 
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
-            if self.partial:
+            if self.partial_suspects:
                 self.zeros.drops.end()
-            self.partial = self.leaves.partial() if is_last else 0
+            self.partial_suspects = self.leaves.partial() if is_last else 0
             is_unplaced = "nonfinite" in vars(self) and self.nonfinite.is_unplaced
-            self.passing = _PASSING
-            self.attaches_all = bool(self.suspects or self.partial) or is_unplaced
+            self.skipped_ops = _PASSING
+            self.attaches_all = bool(self.suspects or self.partial_suspects) or is_unplaced
         if self.after_backward is not None:
             self.after_backward(self.backwards, self.loss)
 
@@ -790,12 +798,12 @@ def _are_finite(leaving: Gradients) -> bool:
 
 
 def _is_looked_at(backward: int) -> bool:
-    """Is it looked up in this backward where entries lose their gradient? In the third, and in ever fewer later ones: 8, 32, 128."""
+    """Does this backward look for the lines where entries lose their gradient? The third does, then ever fewer: 8, 32, 128."""
     return backward == 3 or (backward > 3 and is_power_of_two(backward) and not backward.bit_length() & 1)
 
 
 class _InBackward(Listener):
-    """In a backward: whatever the program calls there may change gradients."""
+    """Hears the program in a backward, where each call may change gradients."""
 
     subscriber: Recorder
 
@@ -803,5 +811,5 @@ class _InBackward(Listener):
         self, func: Function, types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
     ) -> object:
         if self.subscriber.is_waiting:
-            self.subscriber.program_runs()
+            self.subscriber.count_waiting()
         return super().__torch_function__(func, types, args, kwargs)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...errors import must
-from ...listen.frames import NOWHERE, Location, named
+from ...listen.frames import NOWHERE, Location, file_and_line
 from ...listen.nodes import GraphNode
 from ...rewrite.other_conventions import other_of, within
 from ...torch_table.private import local
@@ -226,7 +226,7 @@ class SensitivityMeter:
         return Sensitivity(
             family=family,
             other="" if other is None else other.whose,
-            where=None if line is None else named(line.call),
+            where=None if line is None else file_and_line(line.call),
             parameter=None if leaf is None else leaf.name,
             share=shares.total / shares.count,
             first=steps[0][1],

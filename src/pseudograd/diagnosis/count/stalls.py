@@ -10,6 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,8 +45,8 @@ _LOOKS_FOR_NOISE = 10  # after fewer looks nobody can say that gradients are noi
 _NOISE_RATIO = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
 _FAINT_SHARE = 1e-4  # a gradient in full precision that is smaller than this share of its weight is no reason to move
 _FULL_RATE = 0.5  # of the highest rate: steps at a lower rate are not counted
-# How far the weights would have to move until the loss is 0, if it fell as its gradient says. Beyond _FAR times the weight, the gradient is
-# faint. Nearer than _NEAR distances to the next number, the loss is as low as rounding allows.
+# If the loss goes on falling with its present slope, the weights move a certain way until the loss is 0. If this way is longer than _FAR
+# times the weight, the gradient is faint. If it is shorter than _NEAR distances to the next number, the loss is as low as rounding allows.
 _FAR = 100.0
 _NEAR = 256.0
 _BALANCE = 0.05  # of a gradient: if weight decay leaves a smaller share of it, the two are in balance
@@ -110,6 +111,13 @@ class Samples:
         return [Samples(*parts) for parts in zip(*columns, strict=True)]
 
 
+class EntryCounts(NamedTuple):
+    """The number of sampled entries that had a gradient, and of those among them that never moved."""
+
+    had_gradient: int
+    still: int
+
+
 class ParameterSteps:
     """The steps of one parameter."""
 
@@ -126,25 +134,24 @@ class ParameterSteps:
         self.batch: Batch | None = None
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """The entries that had a gradient, and those of them that never moved."""
-        samples = self.samples
-        return int(samples.had_gradient.sum()), int((samples.had_gradient & (samples.moves == 0)).sum())
+    def counts(self) -> EntryCounts:
+        had_gradient, moves = self.samples.had_gradient, self.samples.moves
+        return EntryCounts(int(had_gradient.sum()), int((had_gradient & (moves == 0)).sum()))
 
     @property
-    def way(self) -> float:
+    def relative_distance(self) -> float:
         """How far the sampled entries have moved in all, as a share of their norm at first."""
         norm = float(self._first.double().norm())
-        return self._moved / norm if norm else 0.0
+        return self._distance / norm if norm else 0.0
 
     @property
-    def most_of_loss(self) -> float:
-        """The most by which the loss can have changed over the way of the weights, if its gradients held for all of the way."""
+    def largest_loss_change(self) -> float:
+        """The most by which these moves can have changed the loss, if its slope stayed the mean norm of the gradients."""
         scale = math.sqrt(self.size / self.samples.before.numel())
-        return 0.0 if self.leaf is None or self.leaf.sizes is None else self.leaf.sizes.mean * self._moved * scale
+        return 0.0 if self.leaf is None or self.leaf.sizes is None else self.leaf.sizes.mean * self._distance * scale
 
     @property
-    def _moved(self) -> float:
+    def _distance(self) -> float:
         return float((self.samples.before.double() - self._first.double()).norm())
 
     @property
@@ -170,7 +177,9 @@ class ParameterSteps:
         if self.is_known and not samples.sizes[samples.had_gradient].isnan().any():
             return False
         mean, moved = (float(counts.float().mean()) for counts in (samples.moves, samples.moves > 0))
-        return moved > 0 and moved >= 0.5 * (1 - math.exp(-mean))
+        return moved > 0 and moved >= 0.5 * (
+            1 - math.exp(-mean)
+        )  # moves at random would reach a share of 1 - exp(-mean)
 
     @property
     def name(self) -> str:
@@ -183,7 +192,8 @@ class ParameterSteps:
 
     @property
     def record(self) -> Stall:
-        (had_gradient, still), samples = self.counts, self.samples
+        had_gradient, still = self.counts
+        samples = self.samples
         return Stall(
             parameter=self.name,
             dtype=str(self.dtype).removeprefix("torch."),
@@ -205,14 +215,14 @@ class Batch:
         self.parameters: list[ParameterSteps] = []
         self._sizes_are_known = False
         self._highest_rate = 0.0
-        # Among steps that rounding to the nearest number swallows: the moves expected under random rounding, and the moves that came.
-        self._expected: Number = 0.0
-        self._came: Number = 0.0
+        # Among steps that rounding to the nearest number swallows: the moves expected under random rounding, and the moves seen.
+        self._expected_moves: Number = 0.0
+        self._seen_moves: Number = 0.0
         # Set by `before_step`:
         self.samples: Samples  # of all parameters
         self._owners: Tensor  # by entry: the index of its parameter
         self._scales: Tensor  # by parameter: how many of its entries each sampled one stands for
-        self._asks: Tensor  # by entry: does its gradient ask for a step?
+        self._wants_step: Tensor  # by entry: does its gradient ask for a step?
 
     def is_due(self, step: int) -> bool:
         """Is this step looked at? In full precision, where rounding rarely swallows a step, only powers of two are."""
@@ -235,9 +245,9 @@ class Batch:
     @property
     def rounds_at_random(self) -> bool:
         """Does the optimiser round at random? Waits for the device."""
-        expected, came = float(self._expected), float(self._came)
+        expected, seen = float(self._expected_moves), float(self._seen_moves)
         least, most = (share * expected for share in _RANDOM_SHARE)
-        return came >= 1 and least <= came <= most
+        return seen >= 1 and least <= seen <= most
 
     def before_step(
         self, parameters: list[ParameterSteps], tensors: Sequence[Tensor], group: Group, loss: Tensor | None
@@ -251,10 +261,10 @@ class Batch:
         samples.moves += now != samples.before
         samples.before.copy_(now)
         pulls = add_decay(grads, now, group)
-        self._asks = (grads != 0) & (pulls.abs() > _BALANCE * grads.abs())
+        self._wants_step = (grads != 0) & (pulls.abs() > _BALANCE * grads.abs())
         if not self.is_half:
-            self._asks &= self._are_strong(pulls.abs(), now.abs(), loss)
-        samples.had_gradient |= self._asks
+            self._wants_step &= self._are_strong(pulls.abs(), now.abs(), loss)
+        samples.had_gradient |= self._wants_step
         wide = grads.to(samples.total.dtype)
         samples.total += wide
         samples.squares.addcmul_(wide, wide)
@@ -271,7 +281,7 @@ class Batch:
         return are_strong | ((way > _NEAR * spacing(weights)) & (way < _FAR * weights) & (pulls > 0))
 
     def _join(self, parameters: list[ParameterSteps]) -> None:
-        """Join the samples of these parameters. Each brings its own, because parameters come and go."""
+        """Join the samples that these parameters have. Parameters may come and go from step to step."""
         lengths = [parameter.samples.before.numel() for parameter in parameters]
         self.samples = Samples.join([parameter.samples for parameter in parameters])
         owners = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
@@ -281,7 +291,7 @@ class Batch:
         self._scales = self.samples.before.new_tensor(scales)
         for parameter, part in zip(parameters, self.samples.split(lengths), strict=True):
             parameter.samples, parameter.batch = part, self
-        self.parameters = parameters  # last: a signal may end this anywhere
+        self.parameters = parameters  # last: if a signal ends this function before, the next step joins again
 
     def after_step(
         self, tensors: Sequence[Tensor], group: Group, states: Mapping[Tensor, State], step: int, backwards: int
@@ -297,11 +307,12 @@ class Batch:
             self._measure(tensors, group, [states.get(tensor) or {} for tensor in tensors])
             self._compare(now, stays, group)
         # Something else holds an entry that stays although its step is larger than the distance to the next number, or that stays at 0.
-        stays &= self._asks & torch.where(samples.before == 0, samples.sizes < 1, ~(samples.sizes >= 1))
-        samples.moves += self._asks ^ stays
+        are_swallowed = torch.where(samples.before == 0, samples.sizes < 1, ~(samples.sizes >= 1))
+        stays &= self._wants_step & are_swallowed
+        samples.moves += self._wants_step & ~stays
         samples.before.copy_(now)
         self.count_steps()
-        flags = torch.stack([stays, self._asks]).float()
+        flags = torch.stack([stays, self._wants_step]).float()
         counts = flags.new_zeros(2, len(self.parameters)).index_add_(1, self._owners, flags)
         shares = counts[0] / counts[1].clamp(min=1)
         for parameter, share in zip(self.parameters, shares.tolist() if shares.is_cpu else shares, strict=True):
@@ -310,7 +321,7 @@ class Batch:
     @property
     def _is_undecided(self) -> bool:
         """Is it unknown yet whether the optimiser rounds at random? On a device it counts as known."""
-        return not isinstance(self._expected, Tensor) and self._expected < _ENOUGH_MOVES
+        return not isinstance(self._expected_moves, Tensor) and self._expected_moves < _ENOUGH_MOVES
 
     def _measure(self, tensors: Sequence[Tensor], group: Group, states: Sequence[State]) -> None:
         self._sizes_are_known = True
@@ -334,10 +345,10 @@ class Batch:
         counts = distance.new_zeros(len(self.parameters))
         counts.index_add_(0, self._owners, ((now.float() - before).abs() > limit).float())
         samples.sizes.masked_fill_(counts[self._owners] > 0, math.nan)
-        are_small = self._asks & (samples.sizes < _SMALL_SIZE)
-        expected, came = torch.where(are_small, samples.sizes, 0).sum(), (are_small & ~stays).sum()
-        self._expected = self._expected + (expected.item() if expected.is_cpu else expected)
-        self._came = self._came + (came.item() if came.is_cpu else came)
+        are_small = self._wants_step & (samples.sizes < _SMALL_SIZE)
+        expected, seen = torch.where(are_small, samples.sizes, 0).sum(), (are_small & ~stays).sum()
+        self._expected_moves = self._expected_moves + (expected.item() if expected.is_cpu else expected)
+        self._seen_moves = self._seen_moves + (seen.item() if seen.is_cpu else seen)
 
     def count_steps(self) -> None:
         for parameter in self.parameters:
@@ -365,7 +376,8 @@ class Stalls:
         step, batches = self._steps[id(optimizer)], self._batches.setdefault(id(optimizer), {})
         for (number, _, _), batch in batches.items():
             batch.follow_rate(optimizer.param_groups[number] if number < len(optimizer.param_groups) else {"lr": 0})
-        if any(batch.is_due(step) for batch in batches.values()) if batches else step % _STEPS_BETWEEN_LOOKS == 0:
+        is_due = any(batch.is_due(step) for batch in batches.values()) if batches else step % _STEPS_BETWEEN_LOOKS == 0
+        if is_due:
             with quietly():
                 self._look(optimizer, step, batches)
 

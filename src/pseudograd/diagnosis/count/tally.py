@@ -102,17 +102,18 @@ class Tally:
         self.reuses_input = False
         # Does the next node of the backward cut what passes exactly at a bound? None if no x was at a bound.
         self.next_cuts_at_bound: bool | None = None
-        # Set by `Zeros` only: the sets of leaves that got only zeros although a gradient arrived, and that got other numbers; and the op
-        # from which the last gradient came.
-        self.zeroed = self.passed = 0
-        self.reader: Tally | None = None
+        # The next three are set by `Zeros` alone.
+        self.zeroed = self.passed = (
+            0  # the sets of leaves that got zeros from a gradient other than 0, and that got other numbers
+        )
+        self.reader: Tally | None = None  # the op from which the last gradient came
         self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
-        # A call is added to one of these: the sums of the kernel in C, those of a device, or those of `grads.count`.
+        # Each call is added to the sums of the kernel in C, to those of its device, or to those of `grads.count`.
         self._kernel: kernel.Sums | None = None
         self._rows: dict[torch.device, Rows] = {}
         self._sums: Sums = {}
-        # The one that counts a usual call: of such a call only the gradients are needed, and nothing of its node.
+        # Where a usual call is added: one of which only the gradients are needed, and nothing of its node.
         self.usual: kernel.Sums | Rows | None = None
         self.may_wait = False  # may its calls be counted later, together with others?
 
@@ -130,18 +131,13 @@ class Tally:
             self.is_second_order |= calling in _BACKWARDS
 
     def breaks(self, leaving: Leaving) -> bool:
-        """May a gradient leave that is not finite? Its sum is not, which may also be an overflow. Looks at gradients on a CPU only."""
+        """May a gradient be broken that leaves on the CPU? If its sum is not finite, which may also be an overflow."""
         for grad in leaving:
-            if (
-                grad is not None
-                and (self.may_break or grad.dtype is torch.float16)
-                and type(grad) is Tensor
-                and grad.is_cpu
-                and grad.layout is torch.strided
-                and not is_wrapped(grad)
-                and not is_batched(grad)
-                and not isfinite(grad.sum(dtype=torch.float32 if grad.dtype is torch.float16 else None).item())
-            ):
+            if grad is None or type(grad) is not Tensor or not (self.may_break or grad.dtype is torch.float16):
+                continue
+            if not grad.is_cpu or grad.layout is not torch.strided or is_wrapped(grad) or is_batched(grad):
+                continue
+            if not isfinite(grad.sum(dtype=torch.float32 if grad.dtype is torch.float16 else None).item()):
                 return True
         return False
 
@@ -192,9 +188,9 @@ class Tally:
             form = form_of_part or torch_forms.form_of_node(self.op)
         saved = torch_forms.saved_values(form, node) if is_full and form is not None and node is not None else None
         with _lock:
-            sums_there = self._sums_there(leaving, arriving, saved, leaves)
-            tells_sides = False if sums_there else self._count_by_kernel(leaving, arriving, is_full, saved)
-        if tells_sides is None:
+            rows = self._count_on_device(leaving, arriving, saved, leaves)
+            tells_sides = False if rows else self._count_by_kernel(leaving, arriving, is_full, saved)
+        if tells_sides is None:  # neither could count the call
             sums = count(leaving, arriving, is_full, self.may_move, saved)
             if sums is None:
                 return False
@@ -206,20 +202,24 @@ class Tally:
                 self._note_first(node, form, is_full)
                 is_usual = self.function is None and not is_slice and self.op != OWN_NODE
                 has_no_region = form is None or not (is_full and form.saved)
-                self.usual = (sums_there or self._kernel) if is_usual and has_no_region else None
+                self.usual = (rows or self._kernel) if is_usual and has_no_region else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             call = call_of(node) if self.op == OWN_NODE else None
             if call is not None and len(self.library_calls) < _MOST_CALLS:
                 self.library_calls.setdefault(call.spec, call)
         if saved is not None and tells_sides:
-            self.has_regions = True
-            self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in saved.inputs[1:])
-            low, *high = saved.inputs[1:] or (None,)
-            self.has_only_lower_bound = isinstance(low, (int, float)) and 0 <= low <= _FLOOR and high in ([], [None])
-            self.has_guard_bound = any(map(_is_guard, saved.inputs[1:]))
+            self._note_bounds(saved.inputs[1:])
             if node is not None and not is_slice and is_power_of_two(self.calls):
                 self._look_behind(node, saved, leaving, arriving)
         return True
+
+    def _note_bounds(self, bounds: Sequence[object]) -> None:
+        self.has_regions = True
+        self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in bounds)
+        low = bounds[0] if bounds else None
+        is_floor = isinstance(low, (int, float)) and 0 <= low <= _FLOOR
+        self.has_only_lower_bound = is_floor and all(bound is None for bound in bounds[1:])
+        self.has_guard_bound = any(map(_is_guard, bounds))
 
     def _note_first(self, node: GraphNode, form: Form | None, is_full: bool) -> None:
         """Note facts about the first node, which hold for all nodes of this op."""
@@ -294,10 +294,10 @@ class Tally:
         self.add(grads.elsewhere(cut))
         return x is not None
 
-    def _sums_there(
+    def _count_on_device(
         self, leaving: Leaving, arriving: Leaving, saved: torch_forms.SavedValues | None, leaves: Leaves
     ) -> Rows | None:
-        """Add the call on its device, and return the sums there; None on a CPU, or if the region of x has to be counted."""
+        """Add the call to the sums of its device, and return these; None on a CPU, or if the region of x has to be counted."""
         grad = next((grad for grad in arriving if grad is not None), None)
         if grad is None or grad.is_cpu or is_recorded(grad):
             return None
@@ -313,10 +313,10 @@ class Tally:
         """Note the window of a jumprelu of this library whose threshold gets a gradient."""
         node = current_node()
         read = saved_inputs_of(node, JUMPRELU)
-        if read is None or read[0].rule.name not in SLOPES or len(leaving) != 2 or leaving[1] is None:
+        if read is None or len(leaving) != 2 or leaving[1] is None:
             return
-        x, threshold, bandwidth, _ = read[1]
-        if x.numel():
+        call, (x, threshold, bandwidth, _) = read
+        if call.rule.name in SLOPES and x.numel():
             from .windows import Windows  # few programs have such a jumprelu
 
             source = leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
@@ -352,11 +352,11 @@ def _normalised_size(node: GraphNode) -> int:
     return math.prod(shape)
 
 
-Waiting = tuple[Tally, Leaving, Leaving, GraphNode | None]  # a call: what left, what arrived, and its node
+WaitingCall = tuple[Tally, Leaving, Leaving, GraphNode | None]  # a call: what left, what arrived, and its node
 
 
-def count_together(calls: Sequence[Waiting], is_full: bool, leaves: Leaves) -> None:
-    """Count usual calls."""
+def count_together(calls: Sequence[WaitingCall], is_full: bool, leaves: Leaves) -> None:
+    """Count usual calls by one call of the kernel, which serves one gradient that arrives and one or two that leave."""
     grads: list[Any] = []
     sums: list[Any] = []
     for tally, leaving, arriving, _ in calls:

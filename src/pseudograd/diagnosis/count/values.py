@@ -155,10 +155,10 @@ class Clamps:
                         values.upstream, values.leaf = upstream, leaf
                         values.reads_leaf = leaf > 0 and not any(map(_learns, (*args[1:], *(kwargs or {}).values())))
                     else:  # no gradient passes, as if x were detached
-                        values.around, values.detached = upstream, leaf
+                        values.detached_upstream, values.detached = upstream, leaf
                 elif isinstance(source, Tensor):
-                    values.around, is_leaf = self._influence.cut_from(source)
-                    values.detached = values.around if is_leaf else 0
+                    values.detached_upstream, is_leaf = self._influence.source_of_detached(source)
+                    values.detached = values.detached_upstream if is_leaf else 0
             elif values.reads_leaf:
                 bounds = tuple(None if isinstance(bound, Tensor) else bound for bound in inputs[1:])
                 is_leaf = nodes.node_of(args[0]) is None and self._leaves.upstream_of(args[0]) == values.leaf
@@ -166,7 +166,7 @@ class Clamps:
             if not is_clamp:
                 return None
             values.add(*inputs)
-            return values if values.upstream or values.around else None
+            return values if values.upstream or values.detached_upstream else None
 
     def note_result(self, spelling: Spelling, values: Values | None, args: Arguments, result: object) -> None:
         """Note the slice that a call changed in place. If the call is not in place, follow its result, if `values` are given."""

@@ -128,7 +128,7 @@ class WhatIfMeter:
     def __init__(
         self, questions: Sequence[WhatIf], leaves: Leaves, noted: Errors, meter: SensitivityMeter | None = None
     ) -> None:
-        self.questions, self.noted, self.meter, self._leaves = list(questions), noted, meter, leaves
+        self.questions, self.noted, self.sensitivity, self._leaves = list(questions), noted, meter, leaves
         self._as_it_is = WhatIf(AS_IT_IS, {})
         self.made_in_backward: deque[range] = deque(maxlen=16)  # the numbers of nodes made under create_graph
         self._running: dict[int, _Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
@@ -136,7 +136,7 @@ class WhatIfMeter:
     @harmless("a kink")
     def before_call(self, function: Function, args: Arguments, kwargs: Keywords, backwards: int) -> object:
         """The elements at a kink, for a call whose node does not save them."""
-        if self.meter is None or function not in NOTED_CALLS or not self.meter.is_due(backwards + 1):
+        if self.sensitivity is None or function not in NOTED_CALLS or not self.sensitivity.is_due(backwards + 1):
             return None
         with quietly():
             return note_before(function, args, kwargs or {})
@@ -155,7 +155,7 @@ class WhatIfMeter:
         self, roots: Sequence[object], grads: Sequence[Tensor | None], behind: Sequence[GraphNode], number: int
     ) -> None:
         """behind: all nodes that a backward from these roots can reach. number: the number of this backward, from 1."""
-        is_due = self.meter is not None and self.meter.is_due(number)
+        is_due = self.sensitivity is not None and self.sensitivity.is_due(number)
         if not (self.questions or is_due):
             return
         self._running[threading.get_ident()] = current = _Pass()
@@ -178,7 +178,7 @@ class WhatIfMeter:
     def _run(
         self, current: _Pass, roots: Sequence[object], grads: Sequence[Tensor | None], behind: Sequence[GraphNode]
     ) -> None:
-        kinks = self.meter.find_kinks(behind) if self.meter is not None and current.step else []
+        kinks = self.sensitivity.find_kinks(behind) if self.sensitivity is not None and current.step else []
         if not (self.questions or kinks):
             current.is_plain = True
             return
@@ -195,8 +195,8 @@ class WhatIfMeter:
             if is_second_order and question in current.touched:
                 reasons.add(_SECOND_ORDER)
             current.rows[question] = {leaf: compare_gradients(other.get(leaf), own) for leaf, own in gradients.items()}
-        if kinks and self.meter is not None:
-            current.answers = self.meter.answers(graph, kinks, gradients, self._group_by_leaf)
+        if kinks and self.sensitivity is not None:
+            current.answers = self.sensitivity.answers(graph, kinks, gradients, self._group_by_leaf)
             current.reasons |= {_SECOND_ORDER} if is_second_order else set()
         current.gradients = gradients
 
@@ -232,8 +232,8 @@ class WhatIfMeter:
         current = self._running.pop(threading.get_ident(), None)
         if current is None or not is_complete:
             return
-        if self.meter is not None and current.step and (current.is_plain or current.arrived or current.reasons):
-            self.meter.end(current.step, current.reasons, current.answers, current.arrived)
+        if self.sensitivity is not None and current.step and (current.is_plain or current.arrived or current.reasons):
+            self.sensitivity.end(current.step, current.reasons, current.answers, current.arrived)
         if current.is_plain:
             return
         self._as_it_is.add(current.arrived)

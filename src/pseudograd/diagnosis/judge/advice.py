@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ...listen.frames import file_of, is_of_a_package, lines_of, named
+from ...listen.frames import file_and_line, file_of, is_of_a_package, lines_of
 from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
 from ...torch_table.eras import installed_era
@@ -110,7 +110,11 @@ def look_at(site: Site) -> str:
 def clip_parameter(site: Site, evidence: Evidence) -> str | None:
     """The advice for a clamp that reads a parameter itself; None for any other op."""
     line = site.where, site.expression
-    values = [value for value in evidence.values if (named(value.location.call), expression_at(value.location)) == line]
+    values = [
+        value
+        for value in evidence.values
+        if (file_and_line(value.location.call), expression_at(value.location)) == line
+    ]
     advised = [clip(value, evidence) for value in values if value.upstream]
     return advised[0] if len(advised) == 1 and site.family == "clamp" else None
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from torch.autograd import Function
 
-from ...listen.frames import format_location, named
+from ...listen.frames import file_and_line, format_location
 from ...listen.harmless import quietly
 from ...look.what_is import what_is
 from ..count.tally import Tally
@@ -20,7 +20,7 @@ def copies(tallies: Iterable[Tally]) -> list[Copied]:
     for tally in sorted(tallies, key=lambda tally: tally.order):
         cls = tally.function
         if cls is not None and cls.__module__.partition(".")[0] not in ("torch", __name__.partition(".")[0]):
-            uses.setdefault(cls, []).append(named(tally.location.call))
+            uses.setdefault(cls, []).append(file_and_line(tally.location.call))
     records = []
     for cls, locations in uses.items():
         with quietly():

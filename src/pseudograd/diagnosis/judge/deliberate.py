@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from ...errors import must
-from ...listen.frames import Location, Point, is_same_line, lines_of, named, span_at
+from ...listen.frames import Location, Point, file_and_line, is_same_line, lines_of, span_at
 
 _COMMENT = re.compile(r"#.*\bpseudograd:\s*deliberate\b")
 _LINE = re.compile(r".*:(\d+|\*)")
@@ -52,7 +52,7 @@ class Deliberate:
     def location(self, location: Location) -> bool:
         """Is the line that calls torch, or the program's own line that led there, declared deliberate?"""
         points = [point for point in (location.call, location.program) if point is not None]
-        return any(_has_comment(point) or self.line(named(point)) for point in points)
+        return any(_has_comment(point) or self.line(file_and_line(point)) for point in points)
 
 
 def _has_comment(point: Point) -> bool:

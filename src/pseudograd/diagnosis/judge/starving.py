@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from ...listen.frames import named
+from ...listen.frames import file_and_line
 from ...wording import counted, shortened
 from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
@@ -216,7 +216,7 @@ class Starving:
         for tally in self._recorder.tallies.values():
             window = tally.windows.get(mask)
             if window is not None and window.is_narrow:
-                where = named(tally.location.call)
+                where = file_and_line(tally.location.call)
                 at = next((site for site in self._sites if site.where == where), None)
                 return at, f"the window of jumprelu is too narrow: bandwidth={window.bandwidth:g}"
         site = self._nearest_full_cut(mask)

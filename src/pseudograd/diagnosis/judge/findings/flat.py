@@ -29,7 +29,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     moved = [
         steps
         for steps in evidence.stalls.parameters()
-        if steps.leaf is not None and steps.leaf.had_gradient and steps.way > _LEAST_WAY
+        if steps.leaf is not None and steps.leaf.had_gradient and steps.relative_distance > _LEAST_WAY
     ]
     if not moved or not _is_smooth(evidence):
         return
@@ -40,7 +40,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         upstream = evidence.leaves.unpack(losses.leaves)
         movers = [steps for steps in moved if steps.leaf in upstream]
         classes, passes = _find_classes(values, evidence)
-        if passes >= _MIN_PASSES and any(steps.way > _LONG_WAY for steps in movers):
+        if passes >= _MIN_PASSES and any(steps.relative_distance > _LONG_WAY for steps in movers):
             all_of = "all" if passes == len(values) else f"the last {passes:,} of"
             text = f"log({classes}) = {math.log(classes):.4f} in {all_of} {len(values):,} backward passes"
             cause = f"that is the loss of {classes} outputs that are all alike, whatever the input is"
@@ -48,7 +48,10 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 "Print what each layer makes of two different inputs: behind the first one that makes the same of both nothing can be "
                 "learned."
             )
-        elif len(set(values)) == 1 and sum(steps.most_of_loss for steps in movers) > _LEAST_FALL * abs(values[0]) > 0:
+        elif (
+            len(set(values)) == 1
+            and sum(steps.largest_loss_change for steps in movers) > _LEAST_FALL * abs(values[0]) > 0
+        ):
             text = f"{values[0]:.6g}, the same to the last bit, in {_describe_passes(losses, values)}"
             cause, next_step = _explain_stale(location.call, losses)
         else:
@@ -79,7 +82,7 @@ def _describe_passes(losses: Losses, values: Sequence[float]) -> str:
 
 
 def _describe_way(movers: Sequence[ParameterSteps]) -> str:
-    most = max(steps.way for steps in movers)
+    most = max(steps.relative_distance for steps in movers)
     names = shortened([steps.name for steps in movers], 3)
     return f"while {counted(len(movers), 'parameter')} moved by up to {most:.2g} of their norm: {names}"
 

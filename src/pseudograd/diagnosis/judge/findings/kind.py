@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pseudograd_notices.code import Code
 
-from ....listen.frames import Location, named
+from ....listen.frames import Location, file_and_line
 from ....listen.harmless import harmless
 from ....wording import counted, percent
 from ...count.norms import numbers_of
@@ -50,7 +50,7 @@ class Evidence:
 
     def __init__(self, recorder: Recorder, deliberate: Deliberate, stalls: Stalls) -> None:
         self.recorder, self.noted, self.leaves = recorder, recorder.noted, recorder.leaves
-        self.deliberate, self.stalls, self.asking = deliberate, stalls, recorder.asking
+        self.deliberate, self.stalls, self.meter = deliberate, stalls, recorder.whatif
         self.tallies: list[Tally] = list(recorder.tallies.values())
         self.values: list[Values] = list(recorder.clamps.all.values())
         self.backwards = recorder.backwards
@@ -99,7 +99,7 @@ class Evidence:
 
     @part
     def sensitivity(self) -> Iterable[Sensitivity]:
-        return self.asking.meter.records() if self.asking and self.asking.meter else []
+        return self.meter.sensitivity.records() if self.meter and self.meter.sensitivity else []
 
     @property
     def errors(self) -> list[str]:
@@ -138,8 +138,9 @@ class Evidence:
             values = numbers_of(losses.values)
             steps = [step for step, value in values if not math.isfinite(value)]
             if steps:
+                where = file_and_line(location.call)
                 passes = f"{len(steps):,} of {counted(len(values), 'backward pass', 'backward passes')}"
-                yield f"the loss at {named(location.call)} is not finite in {passes} that were looked at, first in backward {steps[0]:,}"
+                yield f"the loss at {where} is not finite in {passes} that were looked at, first in backward {steps[0]:,}"
 
     @part
     def copied(self) -> Iterable[Copied]:
@@ -170,19 +171,19 @@ class Evidence:
 
     @property
     def whatif(self) -> dict[str, list[Change]]:
-        return self.asking.answers() if self.asking else {}
+        return self.meter.answers() if self.meter else {}
 
     @property
     def inexact(self) -> dict[str, list[str]]:
-        return self.asking.inexact if self.asking else {}
+        return self.meter.inexact if self.meter else {}
 
     @property
     def untouched(self) -> list[str]:
-        return self.asking.untouched if self.asking else []
+        return self.meter.untouched if self.meter else []
 
     @property
     def unsensed(self) -> dict[str, int]:
-        return dict(self.asking.meter.refused) if self.asking and self.asking.meter else {}
+        return dict(self.meter.sensitivity.refused) if self.meter and self.meter.sensitivity else {}
 
 
 @dataclass(frozen=True)
@@ -234,7 +235,7 @@ class Kind:
 
     def call_finding(self, location: Location, evidence: str, cause: str, next_step: str, **more: object) -> Finding:
         """A finding of this kind at a call."""
-        return self.finding(named(location.call), expression_at(location), evidence, cause, next_step, **more)
+        return self.finding(file_and_line(location.call), expression_at(location), evidence, cause, next_step, **more)
 
 
 def _imports(program: str) -> str:

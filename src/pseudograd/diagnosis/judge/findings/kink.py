@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ....listen.frames import named
+from ....listen.frames import file_and_line
 from ....ops.bound_rules import DEFAULT_RULE
 from ....torch_table.eras import installed_era
 from ....torch_table.forms import shares_at_the_edge
@@ -21,7 +21,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     for value in evidence.values:
         if not value.upstream or not value.starts_on_a_bound or value.is_rewritten:
             continue
-        line = named(value.location.call), expression_at(value.location)
+        line = file_and_line(value.location.call), expression_at(value.location)
         sites = [site for site in evidence.sites if (site.where, site.expression) == line]
         if any(is_cut_behind(site, evidence) for site in sites):
             continue

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ....listen.frames import format_location, named
+from ....listen.frames import file_and_line, format_location
 from ....wording import counted
-from ...count.influence import WITHOUT_GRAD, Cut, Idle
+from ...count.influence import WITHOUT_GRAD, ConstantTerm, Cut
 from ...records import Finding, Site
 from ...sites import expression_at
 from ..statements import find_loss, find_unread, lines_of_addend
@@ -21,9 +21,9 @@ _FOR_RANKS = re.compile(r"\b0(\.0*)?\s*\*.*\.?(sum|mean)\b|(sum|mean)\(.*\*\s*0(
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     blamed = {record.cause.where for record in evidence.starved if record.cause is not None}  # by the finding `starved`
-    for idle in evidence.recorder.influence.idle.values():
-        if idle.passes >= _FEWEST_PASSES:
-            yield from _find_idle(idle, evidence, blamed)
+    for term in evidence.recorder.influence.constant_terms.values():
+        if term.passes >= _FEWEST_PASSES:
+            yield from _find_constant_term(term, evidence, blamed)
     for site in evidence.sites:
         if site.op == "mul" and _is_term_times_0(site, evidence) and site.where not in blamed:
             yield KIND.site_finding(
@@ -43,37 +43,41 @@ def _is_term_times_0(site: Site, evidence: Evidence) -> bool:
     return is_one_number and is_always and not site.is_second_order and _FOR_RANKS.search(site.expression) is None
 
 
-def _find_idle(idle: Idle, evidence: Evidence, blamed: set[str]) -> Iterator[Finding]:
+def _find_constant_term(term: ConstantTerm, evidence: Evidence, blamed: set[str]) -> Iterator[Finding]:
     """A number that depends on what learns, and that is added to the loss without a gradient."""
-    line, cuts = named(idle.location.call), idle.cuts or _cuts_of_number(idle, evidence)
-    cuts = {cut for cut in cuts if cut.upstream & evidence.recorder.reached and named(cut.location.call) not in blamed}
+    line, cuts = file_and_line(term.location.call), term.cuts or _cuts_of_number(term, evidence)
+    cuts = {
+        cut
+        for cut in cuts
+        if cut.upstream & evidence.recorder.reached and file_and_line(cut.location.call) not in blamed
+    }
     if not cuts:
         return
     cut, *others = sorted(cuts, key=_order)
-    place = named(cut.location.call)
-    others += [other for other in evidence.recorder.influence.cuts.values() if place in other.again]
+    place = file_and_line(cut.location.call)
+    others += [other for other in evidence.recorder.influence.cuts.values() if place in other.cut_again_at]
     # The lines of the sum and of its term: those that detach once more would still cut after the first line is mended.
-    call, lines = idle.location.call, {line}
+    call, lines = term.location.call, {line}
     if call is not None:
         lines |= {format_location(call.code, number) for number in lines_of_addend(call)}
-    again = {where for other in (cut, *others) for where in other.again & lines}
-    more = sorted(again | {named(other.location.call) for other in others if _takes_away(other)} - {place})
+    again = {where for other in (cut, *others) for where in other.cut_again_at & lines}
+    more = sorted(again | {file_and_line(other.location.call) for other in others if _takes_away(other)} - {place})
     elsewhere = f"; cut as well at {', '.join(more[:4])}" if more else ""
     yield KIND.call_finding(
-        idle.location,
-        f"a term without a gradient is added to the loss in {counted(idle.passes, 'backward pass', 'backward passes')}{elsewhere}",
+        term.location,
+        f"a term without a gradient is added to the loss in {counted(term.passes, 'backward pass', 'backward passes')}{elsewhere}",
         f"it is made of what learns, and {cut.kind} takes its gradient away ({place}), so the term changes no step",
-        _advise(idle, cut, place, line),
-        module=idle.location.module,
-        is_muted=evidence.deliberate.location(idle.location) or evidence.deliberate.location(cut.location),
+        _advise(term, cut, place, line),
+        module=term.location.module,
+        is_muted=evidence.deliberate.location(term.location) or evidence.deliberate.location(cut.location),
     )
 
 
-def _advise(idle: Idle, cut: Cut, place: str, line: str) -> str:
+def _advise(term: ConstantTerm, cut: Cut, place: str, line: str) -> str:
     """place: the line of the cut; line: that of the sum."""
     source = expression_at(cut.location)
     mended = source.replace(".item()", "").replace(".detach()", "").replace(".data", "")
-    if cut.calls < idle.passes - 1:
+    if cut.calls < term.passes - 1:
         return f"Compute it anew in each step, with a gradient: {place} ran {counted(cut.calls, 'time')}."
     if mended == source:
         return f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
@@ -83,7 +87,7 @@ def _advise(idle: Idle, cut: Cut, place: str, line: str) -> str:
 def _order(cut: Cut) -> tuple[bool, str, int]:
     """Sorts a detach before an index, a choice or a sample, which never has a gradient; then by the order of the lines."""
     call = cut.location.call
-    return not _takes_away(cut), named(call), call.instruction if call else 0
+    return not _takes_away(cut), file_and_line(call), call.instruction if call else 0
 
 
 def _takes_away(cut: Cut) -> bool:
@@ -91,9 +95,9 @@ def _takes_away(cut: Cut) -> bool:
     return cut.kind.startswith(".") or cut.kind.endswith((WITHOUT_GRAD, "()"))
 
 
-def _cuts_of_number(idle: Idle, evidence: Evidence) -> set[Cut]:
+def _cuts_of_number(term: ConstantTerm, evidence: Evidence) -> set[Cut]:
     """The calls that made a number of Python, in the sum itself or in a line that assigns the term."""
-    call, text, cuts = idle.location.call, expression_at(idle.location), set()
+    call, text, cuts = term.location.call, expression_at(term.location), set()
     lines = set() if call is None else lines_of_addend(call)
     for cut in evidence.recorder.influence.cuts.values():
         at = cut.location.call
@@ -112,12 +116,12 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
     reported = set()
     for tally in evidence.recorder.tallies.values():
         call = tally.location.call
-        if tally.calls or call is None or call != tally.location.program or named(call) in reported:
+        if tally.calls or call is None or call != tally.location.program or file_and_line(call) in reported:
             continue
         instead = find_unread(call, bool(tally.is_number))
         if instead is None:
             continue
-        reported.add(named(call))
+        reported.add(file_and_line(call))
         loss = find_loss(next((point for point in backwards if point.code is call.code), None))
         yield KIND.call_finding(
             tally.location,

@@ -76,7 +76,9 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         births = sorted(nonfinite.births.values(), key=_order)
         births = [birth for birth in births if birth.upstream & reached or not (birth.upstream and reached)]
         for birth in births:
-            if birth.backward == births[0].backward or not nonfinite.taken:  # a step may have caused a later birth
+            if (
+                birth.backward == births[0].backward or not nonfinite.used_backwards
+            ):  # a step may have caused a later birth
                 yield _finding(evidence, birth, nonfinite)
         if not births and reached:
             yield from _find_late(evidence, list(nonfinite.reached))
@@ -176,13 +178,13 @@ def _explain_eps(optimiser: SteppedOptimiser, dtype: torch.dtype) -> tuple[str, 
 def _describe_reach(nonfinite: Nonfinite) -> str:
     """The parameters that got it, and the steps that used it."""
     parameters = [leaf.name for leaf in nonfinite.reached if leaf.is_parameter]
-    names, taken = parameters or [leaf.name for leaf in nonfinite.reached], nonfinite.taken
+    names, used = parameters or [leaf.name for leaf in nonfinite.reached], nonfinite.used_backwards
     if not names:
         return "no parameter got it"
     text = f"{counted(len(names), 'parameter' if parameters else 'tensor')} got it: {shortened(names, 4)}"
-    if taken:
+    if used:
         spread = f"that of {counted(nonfinite.spread_to, 'parameter')}" if nonfinite.spread_to > len(names) else "it"
-        text += f"; the step after backward {taken[0]} used {spread}"
+        text += f"; the step after backward {used[0]} used {spread}"
     elif nonfinite.has_spread:
         text += "; the weights are not finite since"
     elif nonfinite.lost and nonfinite.has_optimiser():

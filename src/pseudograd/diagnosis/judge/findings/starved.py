@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....listen.frames import named
+from ....listen.frames import file_and_line
 from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING, WITHOUT_GRAD
 from ...count.leaf import Leaf
@@ -98,7 +98,7 @@ def _place_of(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place |
     if leaf is None or record.cause is not None:
         return None
     if record.gradient == ZEROED:
-        return None if leaf.taken_at is None else Place(named(leaf.taken_at.call), expression_at(leaf.taken_at))
+        return None if leaf.taken_at is None else Place(file_and_line(leaf.taken_at.call), expression_at(leaf.taken_at))
     owner = evidence.leaves.names.owner_of(leaf)
     module, making = None if owner is None or not record.why.endswith(NO_PATH) else owner.module(), None
     # The statement in the innermost class of the program.
