@@ -346,10 +346,15 @@ def test_a_value_that_is_written_into_a_tensor_of_the_loss_is_the_cut(how: str) 
     assert cause_of(d, "weight")[0] == line_of(f'"{how}"')
 
 
-def test_a_parameter_that_is_projected_does_not_cut_itself() -> None:
+@pytest.mark.parametrize(
+    "project",
+    [lambda w: w.data.clamp_(-1, 1), torch.no_grad()(lambda w: w.copy_(w.clamp(-1, 1)))],
+    ids=["in place", "copied"],
+)
+def test_a_parameter_that_is_projected_does_not_cut_itself(project: Callable[[Tensor], object]) -> None:
     weight = nn.Parameter(torch.ones(2))
     with diagnose() as d:
-        weight.data.clamp_(-1, 1)
+        project(weight)
         (weight.argmax().float() + nn.Parameter(torch.ones(()))).backward()
     assert cause_of(d, *starved(d))[1] == "its only way to the loss is cut by argmax"
 

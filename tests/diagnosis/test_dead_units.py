@@ -217,6 +217,26 @@ def test_entries_that_their_own_value_leaves_out_are_a_finding(is_own: bool) -> 
         assert finding.cause.startswith("where cuts what arrives for them, as a comparison of what comes from rows")
 
 
+def _best(rows: Tensor) -> Tensor:
+    flat = rows.flatten()
+    return flat[flat.sigmoid().topk(16).indices]
+
+
+@pytest.mark.parametrize(
+    ("read", "decides"),
+    [
+        (lambda m: nn.Threshold(0.5, 0.0)(m.rows), "threshold cuts what arrives for them: nothing but rows"),
+        (lambda m: torch.relu(m.rows.sigmoid() - 0.6), "relu cuts what arrives for them: nothing but rows decides"),
+        (lambda m: _best(m.rows), "index reads others alone, as topk of what comes from rows decides"),
+        (lambda m: torch.relu(X.relu() @ m.rows.T - 1), ""),  # units, and the data decide as well
+    ],
+    ids=["threshold", "relu", "topk", "a layer"],
+)
+def test_entries_below_a_threshold_of_their_own_are_a_finding(read: Callable[[Any], Tensor], decides: str) -> None:
+    d = train(Reading(lambda m: read(m).sum() + m.layer(X).sum()), lambda: X)
+    assert [finding.cause.startswith(decides) for finding in d.findings] == [True] * bool(decides)
+
+
 @pytest.mark.parametrize(("kind", "row"), [(nn.Embedding, 0), (nn.Embedding, -1), (nn.EmbeddingBag, 99)])
 def test_a_row_of_padding_that_is_looked_up_is_a_calm_line(kind: Any, row: int) -> None:
     d = train(nn.Sequential(kind(100, 8, padding_idx=row), nn.Linear(8, 2)), lambda: torch.arange(100).reshape(10, 10))

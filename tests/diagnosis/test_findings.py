@@ -213,6 +213,12 @@ def test_a_guard_keeps_what_no_parameter_got(function: Callable[[Tensor], Tensor
         assert "pin_edge('torch>=2.14')" in d.findings[-1].next_step
 
 
+def test_no_pin_is_advised_where_the_forward_is_not_finite() -> None:
+    p = nn.Parameter(torch.tensor([0.0, 1.0, 1.0], dtype=torch.float16))
+    d = diagnosed(lambda: (p / p.abs().clamp_min(1e-12)).sum().float())
+    assert codes(d) == ["nonfinite"]
+
+
 def test_a_guard_is_told_beside_another_parameter_whose_gradient_is_infinite() -> None:
     p, q = nn.Parameter(torch.full((3,), -1.0)), nn.Parameter(torch.zeros(3))
     d = diagnosed(lambda: (p.clamp(min=0).sqrt() + q.sqrt()).sum())

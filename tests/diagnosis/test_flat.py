@@ -45,6 +45,12 @@ def _one_autocast(is_mended: bool) -> Diagnosis:
         return train(error(net), torch.optim.SGD(net.parameters(), 0.5))
 
 
+def _one_autocast_of_batches(is_mended: bool) -> Diagnosis:
+    net = mlp()
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=not is_mended):
+        return train(lambda: error(net, torch.randn(64, 8))(), torch.optim.SGD(net.parameters(), 0.5), steps=6)
+
+
 def _one_graph(is_mended: bool) -> Diagnosis:
     net = nn.Linear(8, 1)
     optimizer, loss = torch.optim.SGD(net.parameters(), 0.1), (net(X) - 1).square().mean()
@@ -98,6 +104,7 @@ def _divided_by_itself(is_mended: bool) -> Diagnosis:
 
 FAULTS: dict[Callable[[bool], Diagnosis], tuple[str, str]] = {
     _one_autocast: ("flat", "cache_enabled=False"),
+    _one_autocast_of_batches: ("flat", "cache_enabled=False"),
     _one_graph: ("flat", "loss = (net(X) - 1).square().mean()"),
     _outputs_alike: ("flat", "Print what each layer"),
     _rate_0: ("stalled", 'for group in optimizer.param_groups: group["lr"] = 1e-3'),
@@ -148,13 +155,28 @@ def _casts_of_each_step() -> Diagnosis:
     return train(loss, torch.optim.SGD(net.parameters(), 0.1))
 
 
+def _one_autocast_of_two_updates() -> Diagnosis:
+    """The second update of a step goes over the graph of the first, as the generator of a GAN may."""
+    net = mlp()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    with diagnose() as d:
+        for _ in range(6):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = error(net, torch.randn(64, 8))()
+                for _ in range(2):
+                    optimizer.zero_grad()
+                    loss.backward(retain_graph=True)
+                    optimizer.step()
+    return d
+
+
 def _a_warm_up_and_a_schedule_to_0() -> Diagnosis:
     return scheduled(lambda optimizer: LambdaLR(optimizer, lambda epoch: max(0.0, min(epoch / 4, (14 - epoch) / 4))))
 
 
 @pytest.mark.parametrize(
     "steps",
-    [_surrogate, _a_new_head, _casts_of_each_step, _a_warm_up_and_a_schedule_to_0],
+    [_surrogate, _a_new_head, _casts_of_each_step, _one_autocast_of_two_updates, _a_warm_up_and_a_schedule_to_0],
     ids=lambda steps: steps.__name__,
 )
 def test_what_is_meant_over_steps_has_no_finding(steps: Callable[[], Diagnosis]) -> None:

@@ -300,6 +300,16 @@ def test_a_broken_loss_is_blamed_where_it_came_from(name: str, tmp_path: Path) -
     assert "the step after backward 1 used it" in finding.evidence
 
 
+def test_a_factor_that_a_checkpoint_hides_is_blamed_by_what_it_makes() -> None:
+    p = nn.Parameter(torch.tensor([0.0, 1.0]))
+    d = diagnosed(
+        lambda: checkpoint(
+            lambda: torch.where(p > 0, 1 * p.sqrt().reciprocal() * p.sqrt(), p), use_reentrant=False
+        ).sum()
+    )
+    assert d.findings[0].cause.startswith("the other factor is not finite here. What arrives at these entries is 0")
+
+
 def test_a_product_in_the_only_backward_has_its_line(tmp_path: Path) -> None:
     d, expression = _diagnose_source("matrices", tmp_path, 1)
     assert only(d, "nonfinite").expression == expression

@@ -20,7 +20,7 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import leaves as leaves_module
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
-from .checks import diagnosed, only, starved
+from .checks import diagnosed, line_of, only, starved
 from .trainers import steps
 
 STEPPED_BY_NONE = (
@@ -311,16 +311,22 @@ def _zero(parameter: Any) -> None:
     parameter.grad.zero_()
 
 
+def _times_0(grad: Tensor) -> Tensor:
+    return grad * 0
+
+
 def _forget(parameter: Any) -> None:
     parameter.grad = None
 
 
 @pytest.mark.parametrize("is_stepped", [True, False])
-@pytest.mark.parametrize("how", ["hook", "later hook", "none", "zero"])
+@pytest.mark.parametrize("how", ["hook", "early hook", "later hook", "none", "zero"])
 def test_a_gradient_that_is_taken_away_before_the_step_starves_its_parameter(how: str, is_stepped: bool) -> None:
     model = net()
     weight, optimizer = model[0].weight, sgd(model)
     between = {"none": _forget, "zero": _zero}.get(how)
+    if how == "early hook":
+        weight.register_hook(_times_0)
     with diagnose(model) as d:
         if how == "hook":
             weight.register_hook(lambda grad: grad * 0)
@@ -340,7 +346,11 @@ def test_a_gradient_that_is_taken_away_before_the_step_starves_its_parameter(how
     finding = only(d, "starved")
     if how == "hook":
         assert finding.cause == "all of the gradient is cut by hook"
+    elif how == "early hook":
+        assert "Let the hook return what should pass" in finding.next_step
+        assert finding.where.endswith(f":{line_of('def _times_0(')}")
     else:
+        assert ("?" in finding.where) == (how == "none")
         assert finding.evidence == "1 parameter got a gradient that was taken away in every backward: 0.weight"
         assert "requires_grad_(False)" in finding.next_step
         assert finding.expression == ("parameter.grad.zero_()" if how == "zero" else "")

@@ -174,8 +174,8 @@ class Partly:
     padding: int | None = None
     # the sites at which its entries lose their gradient, and how
     drops: tuple[tuple[Site, str], ...] = field(default=(), repr=False)
-    # the comparison of its own values that decides which entries the loss depends on
-    own_choice: Structural | None = field(default=None, repr=False)
+    # the comparison of its own values, or the op with a threshold for them, that decides which entries the loss depends on
+    own_choice: Structural | Site | None = field(default=None, repr=False)
 
     @property
     def share(self) -> float:

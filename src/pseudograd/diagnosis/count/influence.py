@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
+from operator import or_
 
 import torch
 from torch import Tensor, is_grad_enabled
@@ -44,6 +45,7 @@ _LINEAR, _SCALING = frozenset(_NAMES_OF_LINEAR.split()), frozenset(_NAMES_OF_SCA
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 _ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
 _COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
+SELECTIONS = ("topk", "sort", "argsort", "kthvalue")
 _DETACHES = (".detach()", ".data")  # they hand out the value as it is
 _DETACHING = ("detach", "detach_", ".data", "tensor")
 WITHOUT_GRAD = " under no_grad"
@@ -241,9 +243,12 @@ class Influence:
             self._note_exit(name, learning, marks, result)
         if is_in_place and (marks or outputs):
             marks &= ~self._clamp_bits  # a projection sets a parameter, which is then no longer the input of the clamp
-            for tensor in tensors_in([args[:1] or inputs[:1]]):  # several of a _foreach_ function
-                self._marks.add(tensor, marks)
+            written = tensors_in([args[:1] or inputs[:1]])  # several of a _foreach_ function
+            for tensor in written:
+                is_leaf = tensor.requires_grad and nodes.node_of(tensor) is None
+                self._marks.add(tensor, self._marks_of_others(marks, tensor) if is_leaf else marks)
                 self._mark_origin(tensor)
+            outputs = [tensor for tensor in outputs if all(tensor is not other for other in written)]
         is_linear = _is_linear(name, len(learning))
         for tensor in outputs:
             bits = marks if tensor.requires_grad and is_linear else marks & ~self._term_bits
@@ -345,13 +350,13 @@ class Influence:
         """Mark a leaf whose memory was written to, unless the value was made of the leaf itself."""
         known = self._origins.get(id(changed))
         origin = known[1]() if known is not None and known[0]() is changed else None
-        if origin is None:
-            return
-        own, marks, bits = self._leaves.upstream_of(origin) if origin.requires_grad else 0, self._marks.get(changed), 0
-        for cut in self._cuts_among(marks):
-            if cut.upstream & ~own:
-                bits |= cut.bits
-        self._marks.add(origin, bits & marks)
+        if origin is not None:
+            self._marks.add(origin, self._marks_of_others(self._marks.get(changed), origin))
+
+    def _marks_of_others(self, marks: int, leaf: Tensor) -> int:
+        """The marks of cuts of other leaves: what a projection makes of a leaf itself hides nothing from it."""
+        own = self._leaves.upstream_of(leaf) if leaf.requires_grad else 0
+        return marks & reduce(or_, (cut.bits for cut in self._cuts_among(marks) if cut.upstream & ~own), 0)
 
     def _note_exit(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
         """Note a number or an array that leaves torch, if it was made of a tensor that learns, or of a value that was cut from one."""
@@ -377,11 +382,11 @@ class Influence:
                 cut.reaches_loss = None
         cut.calls += 1
         cut.is_recomputed |= backward_pass() >= 0
-        if is_compared:
-            self._compared_bits |= cut.bits
         cut.upstream |= upstream
         for tensor in learning:
             cut.upstream |= self._leaves.upstream_of(tensor)
+        if is_compared or (cut.upstream.bit_count() == 1 and any(name in kind for name in SELECTIONS)):
+            self._compared_bits |= cut.bits
         return cut.bits
 
     def note_sum(self, args: Arguments, result: object) -> None:
@@ -404,7 +409,7 @@ class Influence:
             term = self.constant_terms[location] = ConstantTerm(location, len(self._by_bit))
             self._by_bit.append(term)
             self._term_bits |= 1 << term.bit
-        term.cuts |= self._cuts_among(marks)
+        term.cuts |= self._cuts_among(marks & self._upper_bits) or self._cuts_among(marks)
         self._marks.add(result, 1 << term.bit)
 
     # --- steps, Functions, clamps, backwards --------------------------------------------------------------------------

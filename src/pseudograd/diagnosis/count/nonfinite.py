@@ -192,7 +192,7 @@ class Nonfinite:
         is_explained, self._inner_had_birth = self._inner_had_birth, False
         if tally in self.births or (is_explained and tally is not None and tally.function is not None):
             return
-        birth = self._birth(node, broken, arriving)
+        birth = self._birth(node, broken, arriving, leaving)
         if self._is_loss_broken:
             self._fallback = self._fallback or birth
         else:
@@ -306,13 +306,15 @@ class Nonfinite:
 
     # --- a birth ------------------------------------------------------------------------------------------------------
 
-    def _birth(self, node: GraphNode, value: Tensor, arriving: Leaving) -> Birth:
+    def _birth(self, node: GraphNode, value: Tensor, arriving: Leaving, leaving: Leaving = ()) -> Birth:
         """The birth at a node. value: its broken result, or a broken gradient that leaves."""
         op, mask, grad = op_of(node), ~value.isfinite(), arriving[0] if arriving else None
         is_masked = grad is not None and grad.shape == mask.shape and not bool(torch.count_nonzero(grad[mask]))
         values, is_ordinary = describe_x(op, node, mask)
         broken = self._broken_input(node)
         tally, kind = self._recorder.tally_of(node), kind_of(op, node, is_ordinary)
+        if is_masked and kind == "factor" and not saved_inputs(node):  # a checkpoint hides them: only 0 * inf is nan
+            broken = _BrokenInput(name="self" if leaving and leaving[0] is not value else "other")
         is_half = value.dtype is torch.float16 and not (is_masked or broken.source)
         if tally is not None and tally.function is not None:
             kind = "function"

@@ -84,6 +84,7 @@ class Losses:
         self.leaves = 0  # the set of leaves upstream
         # The device and dtype of the autocast that was on, with its cache, in every pass.
         self.cast: tuple[str, torch.dtype] | None = None
+        self.stale = 0  # the passes over a cast of a weight that has moved since two earlier passes used this cast
 
     def add(self, step: int, loss: Tensor, is_again: bool) -> None:
         device = loss.device.type

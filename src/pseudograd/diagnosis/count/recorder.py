@@ -69,6 +69,7 @@ _IN_C = (type(torch.relu), type(Tensor.relu))  # classes of functions that call 
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()
 _MODULE_HOOK = "BackwardHookFunctionBackward"
+_CAST = "ToCopyBackward0"
 HOOK = "hook"  # the op of a tally that counts what a hook of the program changes
 
 Gradients = Sequence[Tensor | None]
@@ -166,6 +167,7 @@ class Recorder(Subscriber):
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
         self._deferred_key = f"{self.key}: deferred"  # of the `_DeferredCall` that made a node
         self._again = f"{self.key}: again"  # a backward began at this node
+        self._uses = f"{self.key}: uses"  # of a cast
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
         self.leaves.are_measured = is_full
@@ -613,6 +615,9 @@ class Recorder(Subscriber):
             if is_outermost:
                 self._starts = starts
             behind = self._attach_to_graph(starts, can_expect)
+            if self.line is not None and self.line.cast is not None and is_outermost:
+                casts = [node for node in behind if nodes.name_of(node) == _CAST]
+                self.line.stale += max(map(self._is_stale, casts), default=False)
             if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
                 with quietly():
                     self.nonfinite.begin(roots, behind, self.is_loss_finite)
@@ -675,6 +680,16 @@ class Recorder(Subscriber):
         calls = sorted(ends, key=lambda call: call.start)
         # Numbers alone do not tell: another thread gives the same numbers to its nodes.
         return calls, {node for call in calls for node in nodes.find_behind(ends[call], [(call.start, call.end)])}
+
+    def _is_stale(self, cast: GraphNode) -> bool:
+        """Have two passes used this cast of a weight before, and has the weight moved since the first one?"""
+        leaf = self.leaves.single(self.leaves.upstream(cast))
+        tensor = None if leaf is None else leaf.tensor()
+        if tensor is None or all(nodes.name_of(other) != nodes.LEAF for other, _ in cast.next_functions if other):
+            return False
+        version, uses = cast.metadata.get(self._uses, (tensor._version, 0))
+        cast.metadata[self._uses] = version, uses + 1
+        return uses > 1 and bool(version != tensor._version)
 
     def _note_inputs(self, inputs: Roots | None) -> None:
         """Note the leaves whose gradient a backward computes; without inputs it computes that of every leaf."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ...wording import listed
 from ..count.drops import READS_OTHERS
-from ..records import Partly
+from ..records import Partly, Site
 
 # A share of the units. Ten linear layers with torch's initialisation, each followed by a relu and no norm, have up to 0.72 dead units in
 # the first ten steps, and still learn. With He's initialisation or a norm the share is at most 0.35.
@@ -43,10 +43,10 @@ def group_dead(partly: Iterable[Partly]) -> list[list[Partly]]:
 
 
 def are_chosen_out(partly: Partly) -> bool:
-    """Does an op drop most entries, chosen by a comparison of the parameter's own values? These entries cannot come back."""
+    """Does an op drop most entries, chosen by the parameter's own values alone? These entries cannot come back."""
     if partly.own_choice is None or are_dead(partly) or not partly.drops:
         return False
-    if partly.drops[0][0].family in _SATURATE:
+    if partly.drops[0][0].family in _SATURATE and not isinstance(partly.own_choice, Site):
         return False
     is_most = partly.without / partly.entries >= _LISTED_SHARE
     return is_most and partly.units >= _LEAST_UNITS and partly.backwards >= _LEAST_BACKWARDS

@@ -54,7 +54,8 @@ def step_behind(site: Site, evidence: Evidence) -> Site | None:
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     for site in filter(is_at_an_edge, evidence.suspects):
-        if is_cut_behind(site, evidence):
+        breaks = site.nonfinite and evidence.nonfinite is not None and evidence.nonfinite.is_finding
+        if breaks or is_cut_behind(site, evidence):
             continue
         era = installed_era()
         other = next(name for name in ERAS if site.eras[name] != site.eras[era])

@@ -15,6 +15,7 @@ from ..statements import find_assignment
 from .kind import Evidence, Kind
 
 _MIN_PASSES = 10  # backward passes: fewer losses may be equal by chance
+_FEWEST_PASSES = 3
 _LEAST_WAY = 2.0**-7  # share of its norm by which a weight moved: bfloat16 and some casts lose smaller differences
 # Share of the loss by which its gradients say that it should have fallen. A loss that is normalised or saturated stays as it is, too, but
 # its gradient is near 0.
@@ -31,16 +32,18 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         for steps in evidence.stalls.parameters()
         if steps.leaf is not None and steps.leaf.had_gradient and steps.relative_distance > _LEAST_WAY
     ]
-    if not moved or not _is_smooth(evidence):
+    if not moved:
         return
+    is_smooth = _is_smooth(evidence)
     for location, losses in evidence.recorder.losses.items():
         values = [value for _, value in numbers_of(losses.values)]
-        if losses.count < _MIN_PASSES or location.call is None or not all(map(math.isfinite, values)):
+        if losses.count < _FEWEST_PASSES or location.call is None or not all(map(math.isfinite, values)):
             continue
         upstream = evidence.leaves.unpack(losses.leaves)
         movers = [steps for steps in moved if steps.leaf in upstream]
         classes, passes = _find_classes(values, evidence)
-        if passes >= _MIN_PASSES and any(steps.relative_distance > _LONG_WAY for steps in movers):
+        is_long = is_smooth and losses.count >= _MIN_PASSES
+        if is_long and passes >= _MIN_PASSES and any(steps.relative_distance > _LONG_WAY for steps in movers):
             all_of = "all" if passes == len(values) else f"the last {passes:,} of"
             text = f"log({classes}) = {math.log(classes):.4f} in {all_of} {len(values):,} backward passes"
             cause = f"that is the loss of {classes} outputs that are all alike, whatever the input is"
@@ -49,10 +52,14 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 "learned."
             )
         elif (
-            len(set(values)) == 1
+            is_long
+            and len(set(values)) == 1
             and sum(steps.largest_loss_change for steps in movers) > _LEAST_FALL * abs(values[0]) > 0
         ):
             text = f"{values[0]:.6g}, the same to the last bit, in {_describe_passes(losses, values)}"
+            cause, next_step = _explain_stale(location.call, losses)
+        elif losses.stale >= _FEWEST_PASSES and movers:
+            text = f"computed from old casts of weights in {losses.stale:,} of {losses.count:,} backward passes"
             cause, next_step = _explain_stale(location.call, losses)
         else:
             continue
@@ -125,9 +132,9 @@ KIND = Kind(
     number="PG214",
     order=85,
     find=_find,
-    meaning="weights move, but the loss stays the same to the last bit in ten passes or more: one `autocast` is around the whole loop, an "
-    "old graph runs again, or an old copy is used. Or the loss stays at the value that equal outputs have: log 2, or the log of the number "
-    "of classes",
+    meaning="weights move, but the loss stays the same to the last bit in ten passes or more: an old graph runs again, or an old copy is "
+    "used. Or one `autocast` is around the whole loop, so that the loss uses old casts of the weights. Or the loss stays at the value "
+    "that equal outputs have: log 2, or the log of the number of classes",
     details="Not reported if a value without a gradient, a rounding or a Function of the program decides the loss",
     next_step="compute everything that the loss needs in each step",
     is_alone=True,

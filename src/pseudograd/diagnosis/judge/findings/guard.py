@@ -19,6 +19,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     nonfinite = evidence.nonfinite
     reached = () if nonfinite is None else nonfinite.reached
     is_skipped = nonfinite is not None and bool(reached) and nonfinite.is_calm
+    # No pin helps where the forward made it.
+    is_of_forward = nonfinite is not None and any(birth.is_forward for birth in nonfinite.births.values())
     for site in evidence.sites:
         if not site.nonfinite:
             continue
@@ -29,7 +31,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         passes = _passes_at_bound(site)
         # The finding `nonfinite`, or a line of `calm`, tells of gradients that leaves got.
         is_told_elsewhere = bool(bad and reached)
-        if (site.is_guard and not is_told_elsewhere) or (passes and bad and not is_skipped):
+        if (site.is_guard and not is_told_elsewhere) or (passes and bad and not (is_skipped or is_of_forward)):
             cause, next_step = _explain(site, finite, bad, passes, evidence)
             yield KIND.site_finding(
                 site,

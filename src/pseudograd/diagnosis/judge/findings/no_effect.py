@@ -46,11 +46,9 @@ def _is_term_times_0(site: Site, evidence: Evidence) -> bool:
 def _find_constant_term(term: ConstantTerm, evidence: Evidence, blamed: set[str]) -> Iterator[Finding]:
     """A number that depends on what learns, and that is added to the loss without a gradient."""
     line, cuts = file_and_line(term.location.call), term.cuts or _cuts_of_number(term, evidence)
-    cuts = {
-        cut
-        for cut in cuts
-        if cut.upstream & evidence.recorder.reached and file_and_line(cut.location.call) not in blamed
-    }
+    if any(file_and_line(cut.location.call) in blamed for cut in cuts):
+        return
+    cuts = {cut for cut in cuts if cut.upstream & evidence.recorder.reached}
     if not cuts:
         return
     cut, *others = sorted(cuts, key=_order)

@@ -170,6 +170,11 @@ def _find_optimiser(evidence: Evidence, birth: Birth) -> SteppedOptimiser | None
 def _explain_eps(optimiser: SteppedOptimiser, dtype: torch.dtype) -> tuple[str, str]:
     """The cause, and the next step."""
     works, name = 1e-4 if dtype is torch.float16 else 1e-8, str(dtype).removeprefix("torch.")
+    if not optimiser.eps:
+        return (
+            f"eps=0 of {optimiser.kind}, so a step divides by 0 where the square of the gradient is 0",
+            f"eps={works:g}  # of {optimiser.kind}",
+        )
     why = "so a step divides by 0 where the square of the gradient is 0 there, too"
     remark = f"of {optimiser.kind}; or keep the weights in float32, and compute under torch.autocast"
     return f"eps={optimiser.eps:g} of {optimiser.kind} is 0 in {name}, {why}", f"eps={works:g}  # {remark}"

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ....listen.frames import file_and_line
+from ....torch_table.private import hooks_after_accumulation, hooks_of
 from ....wording import counted, percent, shortened
-from ...count.influence import NEEDS_NOTHING, WITHOUT_GRAD
+from ...count.influence import NEEDS_NOTHING, SELECTIONS, WITHOUT_GRAD
 from ...count.leaf import Leaf
 from ...count.norms import numbers_of
 from ...count.zeros import ZEROS_ALONE
@@ -15,7 +16,7 @@ from ...records import Finding, Partly, Site, Starved, Structural
 from ...sites import expression_at
 from .. import advice
 from ..dead_units import are_chosen_out, group_dead
-from ..starving import NO_PATH, RETURNS_NONE, ZEROED
+from ..starving import NO_PATH, OWN_HOOK, RETURNS_NONE, ZEROED
 from ..statements import Place, find_attribute
 from .cut import RECOVERABLE_SHARE, advise_clamp
 from .edge import is_cut_by_its_era, passing_era, step_behind
@@ -80,8 +81,9 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
             elsewhere += "; the loss is 0 in every pass that was looked at, so leave it if 0 is the aim"
         place, why, next_step = places[names[0]], first.why, _advise(first, names, evidence)
         if place is not None and first.gradient == ZEROED:
-            why = "this call sets it to 0 or None between the backward and the step"
-            next_step = f"Leave it out, or move it in front of the backward. {_FROZEN}"
+            is_call = leaves[names[0]].taken_at is not None
+            why = f"this {'call' if is_call else 'hook'} sets it to 0 or None between the backward and the step"
+            next_step = f"Leave it out{', or move it in front of the backward' if is_call else ''}. {_FROZEN}"
         yield KIND.finding(
             *((place or ("?", "")) if first.cause is None else (first.cause.where, first.cause.expression)),
             f"{counted(len(names), 'parameter')} got {first.gradient} in every backward{reached}: {shortened(names)}{elsewhere}",
@@ -97,8 +99,13 @@ def _place_of(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place |
     """If no op is the cause: the call that took the gradient away, or the statement that makes a parameter that nothing uses."""
     if leaf is None or record.cause is not None:
         return None
-    if record.gradient == ZEROED:
-        return None if leaf.taken_at is None else Place(file_and_line(leaf.taken_at.call), expression_at(leaf.taken_at))
+    is_zeroed = record.gradient == ZEROED
+    if is_zeroed and leaf.taken_at is not None:
+        return Place(file_and_line(leaf.taken_at.call), expression_at(leaf.taken_at))
+    if is_zeroed or record.why.endswith(OWN_HOOK):
+        hooks = hooks_after_accumulation(leaf.tensor()) if is_zeroed else hooks_of(leaf.tensor())
+        places = [evidence.recorder.locations.of_function(hook).call for hook in (hooks or {}).values()]
+        return Place(file_and_line(places[0]), "") if len(places) == 1 and places[0] is not None else None
     owner = evidence.leaves.names.owner_of(leaf)
     module, making = None if owner is None or not record.why.endswith(NO_PATH) else owner.module(), None
     # The statement in the innermost class of the program.
@@ -167,6 +174,8 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if cause.kind.endswith(WITHOUT_GRAD):
             return "Compute it outside of torch.no_grad, if this parameter should learn from it."
         return "Use the tensor itself where the loss is computed, if this parameter should learn from it."
+    if starved.why.endswith(OWN_HOOK):
+        return f"Let the hook return what should pass, or remove it. {_FROZEN}"
     if starved.gradient == "zeros":
         return "Print the gradients between it and the loss: h.register_hook(print) on each value h in between."
     if starved.why.endswith(NO_PATH):
@@ -196,16 +205,27 @@ def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
 
 
 def _chosen_out(partly: Sequence[Partly]) -> Iterator[Finding]:
-    """A finding for each parameter that loses most of its entries by a comparison of its own values."""
+    """A finding for each parameter that loses most of its entries by its own values."""
     for record in filter(are_chosen_out, partly):
         choice, (site, how) = record.own_choice, record.drops[0]
         assert choice is not None, "are chosen out"
+        advised, why = "pseudograd.straight_through(hard, soft)  # the value of this line, and a gradient for all", how
+        if isinstance(choice, Site):
+            advised, why = (
+                advice.try_rule(site) or advised,
+                f"{how}: nothing but {record.parameter} decides what is 0 there",
+            )
+        else:
+            chooser = next((name for name in SELECTIONS if name in choice.kind), "a comparison")
+            why += f", as {chooser} of what comes from {record.parameter} decides ({choice.where})"
         yield KIND.site_finding(
             site,
             f"{percent(record.without / record.entries)} of {record.parameter} ({record.without:,} of {record.entries:,} entries) got no "
             f"gradient in any of {record.backwards:,} backwards",
-            f"{site.op} {how}, as a comparison of what comes from {record.parameter} decides ({choice.where})",
-            "pseudograd.straight_through(hard, soft)  # the value of this line, and a gradient for all. Leave it if the choice is meant",
+            f"{site.op} {why}",
+            f"{advised}. Leave it if the choice is meant"
+            if advised.startswith("pseudo")
+            else f"{advised}; leave it if the choice is meant",
             record.without / record.entries,
         )
 
@@ -221,7 +241,7 @@ KIND = Kind(
     "(`.detach()`, `.data`, `.item()`, `argmax`, indices of `max` and `topk`, a comparison, a cast to integers, `no_grad`, "
     "`torch.tensor(x)`, a value written into `.data`, a reentrant checkpoint of plain data). It also reports a `jumprelu` if most of its "
     "thresholds have no x in their window, a layer if three of four units stay where the slope of an op is 0, and a parameter if a "
-    "comparison of its own values leaves out half of them",
+    "comparison, a topk or a threshold of its own values leaves out half of them",
     next_step="use `override` at this line, remove the cut, or give `jumprelu` a larger bandwidth",
     bad="""\
 layer, head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
