@@ -65,10 +65,9 @@ class Curve(NamedTuple):
 
 
 class Formula(NamedTuple):
-    """What C computes of an element where a row says more than what passes in a region: `formula_block` in native/blocks.h, by this name.
+    """A formula that the C code has for an op whose rule is more than a slope for each region: `formula_block` in native/blocks.h.
 
-    Its x is that of the op, or `of_x` of it; its a and b are the tensors behind x. low, high: the `sides` of the row are meant between
-    them. curve: the slope of a step.
+    It reads x, or of_x(x), and the tensors behind x. low, high: the range that the `sides` of the row speak of. curve: the slope of a step.
     """
 
     name: Literal["loss", "grid", "jump", "jump and back", "room"]
@@ -111,7 +110,7 @@ class Symbol(float):
     name: str
 
     def __new__(cls, name: str) -> Symbol:
-        symbol = super().__new__(cls, 0.5)
+        symbol = super().__new__(cls, 0.5)  # any value: only the name is read
         symbol.name = name
         return symbol
 
@@ -216,6 +215,7 @@ def pieces_of_sides(sides: Sides, edge: object, maximize: bool = False) -> Piece
     If the edge reads grad and x is at both bounds at once, no slope says what x gets: such calls are left to the formula.
     """
     share = SHARES.get(edge) if isinstance(edge, str) else None
+    # The one edge that reads grad is "inward".
     at_min, at_max = INWARD if share is None else (Slope(share, share), Slope(share, share))
     x = (sides[0], sides[1], at_min, at_max)
     below, above, at_min, at_max = map(_ascent, x) if maximize else x

@@ -50,7 +50,7 @@ X, MIN, MAX = range(3)  # the fields of a Split
 Bound = float | None
 MOST_DIMENSIONS = 15  # of a tensor that a kernel sees: their order is one number, four bits for each
 
-least = 4096  # elements: for fewer, one more tensor costs more than bits could save
+least = 4096  # elements: with fewer, the tensor of bits costs more than it saves
 devices: set[str] = set()  # types of devices whose kernels make a code as fast as autograd saves x
 
 
@@ -88,7 +88,7 @@ def _indices(*names: str) -> tuple[int, ...]:
 
 _ALL_REGIONS = _indices(*REGIONS)
 _BETWEEN_NUMBERS = _indices("below", "at_min", "at_max", "above", "nan")
-_AT_A_NUMBER = _indices("below_point", "at_point", "above_point", "nan")[1:]
+_AT_A_NUMBER = _indices("below_point", "at_point", "above_point", "nan")[1:]  # nothing is inside equal bounds
 _NEVER_AT_A_POINT = _indices(*[name for name in REGIONS if name != "at_point"])
 _ABOVE_MIN, _BELOW_MAX = _indices("below", "at_min"), _indices("above", "at_max")
 
@@ -122,27 +122,22 @@ def make_code(
         )
         for x, low, high in pieces
     ]
-    order = list(dict.fromkeys(map(splits.__getitem__, regions)))
+    distinct = list(dict.fromkeys([splits[region] for region in regions]))  # by code
     if by_sides:
-        if len(order) > 4:
+        if len(distinct) > 4 or any(Reversal in map(type, x) for x, _, _ in distinct):
             return None
-        for x, _, _ in order:
-            if Reversal in map(type, x):
-                return None
         # The highest code, with a bit in both planes, goes to the kind of side that costs kernels least there.
-        order[1:] = sorted(order[1:], key=lambda split: kind_of(split[0]), reverse=True)
-    planes = max(0 if by_sides else 1, (len(order) - 1).bit_length())
+        distinct[1:] = sorted(distinct[1:], key=lambda split: kind_of(split[0]), reverse=True)
+    planes = max(0 if by_sides else 1, (len(distinct) - 1).bit_length())
     sets = [0] * planes
     for region in regions:
-        code = order.index(splits[region])
+        code = distinct.index(splits[region])
         for plane in range(planes):
             sets[plane] |= (code >> plane & 1) << region
-    order += [(NOTHING, 0.0, 0.0)] * (2**planes - len(order))
-    of_x, of_min, of_max = zip(*order, strict=True)
-    for x in of_x:
-        if not _EXACT.issuperset(x):
-            of_x = tuple([_rounded(x, dtype) for x in of_x])
-            break
+    distinct += [(NOTHING, 0.0, 0.0)] * (2**planes - len(distinct))
+    of_x, of_min, of_max = zip(*distinct, strict=True)
+    if not all(map(_EXACT.issuperset, of_x)):
+        of_x = tuple([_rounded(x, dtype) for x in of_x])
     slopes = (
         of_x if wants_x else None,
         tuple(map(Slope, of_min, of_min)) if wants_min else None,
@@ -310,11 +305,12 @@ def are_bytes(code: Tensor) -> bool:
 
 def suits(call: Call) -> bool:
     """Could the call keep bits with some inputs?"""
-    rule = call.rule
-    if rule.steps is not None:
+    if call.rule.steps is not None:
         return True
-    if rule.find_range is not None or call.primitive.through is not None:
-        return call.primitive.through is None
+    if call.primitive.through is not None:
+        return False
+    if call.rule.find_range is not None:
+        return True
     bounds = ((True, True), (True, False), (False, True)) if call.is_about_range and "x" in call.keeps(X_ALONE) else ()
     return any(code_of_sides(call, *has_bounds) is not None for has_bounds in bounds)
 

@@ -28,19 +28,21 @@ from ..residuals import INPUTS, Inputs, Saved
 from ..table import Coded, Kernel, Prepared, PreparedBetween, account, register
 
 LIBRARY = Path(__file__).with_name("_native.so")
-_VERSION = 7  # of the operators and of what they read in their settings, as rules.h says it too
+_VERSION = 7  # of the operators and the layout of their settings; rules.h has the same number
 _OLDEST = (2, 10)
 _LEVELS = ("NEON" if platform.machine() == "aarch64" else "SSE2", "AVX2", "AVX-512")
-# As operators.c reads and writes them. Beside a plan: y is made, too; there is no such bound. Beside an order: zeros of both signs
-# meet, and torch alone knows which of them y is.
+# Flags of operators.c. The third number of the settings is the *plan*: its planes, the kind of the rule << 8, and three flags: also
+# compute y; there is no min; there is no max. The order that `encode_between` returns has a flag if x and a bound are zeros of different
+# signs: then torch computes y.
 _WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 11, 1 << 12, 1 << 60
-# Kinds of a rule: FROM_SHARES is 0; what reads how far x is outside, and the slopes of a step, have no code.
-_TURNED, _STANDING, _OF_MIN, _OF_MAX = 1, 5, 6, 7  # the last two: what a tensor of bounds gets
+# Kinds of rules, as in rules.h. 0: slopes by the sides of a range. TURNED: a `Reversal`. STANDING: a slope for each code of `Pieces`.
+# OF_MIN and OF_MAX: what a tensor of bounds gets.
+_TURNED, _STANDING, _OF_MIN, _OF_MAX = 1, 5, 6, 7
 _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
-# What a formula gives: y, and the gradients of x, a and b; as rules.h counts. 0 for what C does not give.
+# The numbers that rules.h gives to y of each formula, and to the gradients of x, a and b. 0 if C does not compute it.
 _FORMULAS = {"loss": (1, 2), "grid": (3, 4, 5, 6), "jump": (7, 8, 10), "jump and back": (7, 9, 10), "room": (0, 11)}
 _WIDE = (torch.float32, torch.float64)
-LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is rounded as the processor is told at the time
+LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is subnormal, and the processor may be set to round it to 0
 
 
 class Operators:
@@ -53,7 +55,7 @@ class Operators:
 
 
 def _load() -> tuple[str, str, Any]:
-    """(state, why, the operators). It never raises: without the library all else works as before."""
+    """(state, why, the operators). It never raises: without the library the formulas compute."""
     if os.environ.get("PSEUDOGRAD_NATIVE", "") == "0":
         return "not active", "turned off by PSEUDOGRAD_NATIVE=0", None
     if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < _OLDEST:
@@ -74,7 +76,7 @@ def _load() -> tuple[str, str, Any]:
 
 
 def _version_of(operators: Operators) -> int:
-    """Asked before all else, because no other operator may be what it was; 1 for those that could not tell."""
+    """Called before any other operator, because the others may have changed. 1 for a library that is older than this operator."""
     try:
         return int(operators.version())
     except AttributeError:
@@ -95,7 +97,7 @@ account("native", status)
 
 
 def tensor_of(*numbers: float) -> Tensor:
-    """Numbers in a tensor, because torch hands a tensor over in less time. It is kept, so that no mode of the program may see it made."""
+    """Numbers for an operator: torch hands over a tensor in less time. It is remembered, so no mode of the program may see it made."""
     with without_torch_function(), without_dispatch_modes():
         return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
@@ -111,7 +113,7 @@ def settings_of(
     dtype: torch.dtype = torch.float64,
     flags: int = 0,
 ) -> Tensor:
-    """column: whose slopes. flags: _WITH_Y, _NO_MIN, _NO_MAX. The bounds are rounded to the dtype."""
+    """The settings for the slopes of this column, X, MIN or MAX. flags: of the plan. The bounds are rounded to the dtype."""
     if low is high is None:
         return _settings(code, flags)[column]
     low, high = _rounded_bounds(low, high, dtype)
@@ -126,20 +128,17 @@ def _rounded_bounds(low: float | None, high: float | None, dtype: torch.dtype) -
 
 @lru_cache(maxsize=4096)
 def _settings(code: Code, flags: int, low: float = -math.inf, high: float = math.inf, *signs: float) -> list[Any]:
-    """For x, min and max. The signs of the bounds are arguments because the memory finds 0.0 where -0.0 is looked up."""
+    """The settings for x, min and max. signs: of the bounds, because a memory takes 0.0 and -0.0 for the same key."""
     if code.by_sides:
         return [tensor_of(*_numbers_of_sides(code, flags, low, high))]
     plan = code.planes | _STANDING << 8 | flags
-    sets = 0.0
-    for plane, regions in enumerate(code.regions):
-        sets += regions << 16 * plane
-    settings: list[Any] = []
-    for slopes in code.slopes:
-        factors = () if slopes is None else next(zip(*slopes, strict=True))
-        settings.append(
-            None if slopes is None else tensor_of(low, high, plan, sets, *factors, *[0.0] * (8 - len(factors)))
-        )
-    if code.slopes[X] is None:  # a code is made by the settings of x, whatever their slopes are
+    regions_of_planes = float(sum(regions << 16 * plane for plane, regions in enumerate(code.regions)))
+    settings: list[Any] = [None, None, None]
+    for column, slopes in enumerate(code.slopes):
+        if slopes is not None:
+            factors = [slope[0] for slope in slopes]  # here no factor depends on the sign of grad
+            settings[column] = tensor_of(low, high, plan, regions_of_planes, *factors, *[0.0] * (8 - len(factors)))
+    if code.slopes[X] is None:  # the settings of x make the code, which does not depend on the slopes
         settings[X] = settings[MAX if code.slopes[MIN] is None else MIN]
     return settings
 
@@ -148,8 +147,10 @@ def _numbers_of_sides(code: Code, flags: int, low: float, high: float) -> list[f
     """The settings of a code by sides: the bounds, the plan, and two numbers for each side."""
     plan, numbers = flags, [0.0] * 6
     for plane, regions in enumerate(code.regions):
-        sides = (regions & 1) | (regions >> 4 & 1) << 1 | (regions >> 1 & 1) << 2 | (regions >> 3 & 1) << 3
-        plan |= sides << 4 * plane
+        for bit, region in enumerate(
+            (0, 4, 1, 3)
+        ):  # below, above, at_min and at_max in `Pieces`, in the order of rules.h
+            plan |= (regions >> region & 1) << 4 * plane + bit
     for position, side in enumerate(code.slopes[X][1:]):  # type: ignore[index]  # of x alone
         if side is not NOTHING:
             plan |= bits.kind_of(side) << 13 + 2 * position
@@ -162,8 +163,8 @@ def _flags(has_min: bool, has_max: bool) -> int:
 
 
 def _columns(call: Call, between: RangePieces, dtype: torch.dtype) -> Sequence[Tensor] | None:
-    """For each input of a call with tensors behind x the settings by which `pull_bounds` computes its gradient. None where a number is
-    among them, or the rule is none that a code can say.
+    """For each input of a call between tensors: the settings with which `pull_bounds` computes its gradient. None if a bound is a number,
+    or if no code can express the rule.
     """
     low, high, pieces = between
     for bound in (low, high):
@@ -176,7 +177,7 @@ def _columns(call: Call, between: RangePieces, dtype: torch.dtype) -> Sequence[T
 def _make_columns(
     call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], dtype: torch.dtype
 ) -> Sequence[Tensor] | None:
-    """From one code for all; between the sides of a range from settings that C has loops for."""
+    """A row with `find_range` has one code for all inputs. A row with `sides` has a code for x alone, and C has loops for the bounds."""
     flags = _flags(*has_bounds)
     if call.rule.find_range is not None:
         columns = bits.columns_of(call.primitive.inputs, has_bounds[0])
@@ -185,7 +186,7 @@ def _make_columns(
     of_x = bits.code_of_sides(call, *has_bounds, dtype)
     if of_x is None or edge_reads_grad(call.edge):
         return None
-    plan, numbers = has_bounds[0] | flags, (pieces.at_min.min, *[0.0] * 5)  # at the edge, and no shares
+    plan, numbers = has_bounds[0] | flags, (pieces.at_min.min, *[0.0] * 5)  # what a bound gets where x is at it
     of_min = tensor_of(-math.inf, math.inf, plan | _OF_MIN << 8, *numbers)
     of_max = tensor_of(-math.inf, math.inf, plan | _OF_MAX << 8, *numbers)
     return [settings_of(of_x, flags=flags), of_min, of_max]
@@ -212,9 +213,9 @@ def _encode(run: Operators, call: Call, inputs: Inputs, wants: Wants) -> tuple[T
 def _encoder(
     run: Operators, call: Call, has_min: bool, has_max: bool, code: Code
 ) -> Callable[..., tuple[Tensor, Tensor, int]]:
-    """Of a call with tensors behind x, as a function of x and the bounds that are there."""
+    """How a call between tensors is encoded: a function of x and those bounds that are not None."""
     encode, forward = run.encode_between, _forward_of(call, has_min, has_max)
-    makes_y = call.primitive.inputs == BOUNDED  # not of fmin and fmax, which see a NaN otherwise
+    makes_y = call.primitive.inputs == BOUNDED  # the operator does not treat NaN as fmin and fmax do
     flags = 0 if code.by_sides else _flags(has_min, has_max) | (_WITH_Y if makes_y else 0)
     settings = settings_of(code, flags=flags)
 
@@ -230,7 +231,7 @@ def _encoder(
 
 
 def _forward_of(call: Call, has_min: bool, has_max: bool) -> Callable[..., Tensor]:
-    """torch's own, as a function of x and the bounds that are there."""
+    """The forward of torch, as a function of x and those bounds that are not None."""
     forward = call.primitive.forward
     if call.primitive.inputs != BOUNDED or (has_min and has_max):
         return forward
@@ -271,7 +272,7 @@ def _pull_bits(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: C
 
 def _pull_inputs(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     x, *others = saved
-    if x is None:  # nothing was kept of a rule that passes all of grad
+    if x is None:  # a rule that passes all of grad saves nothing
         return grad, *[None] * len(others)
     # A hook of saved tensors may have changed the dtype of x.
     if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
@@ -297,7 +298,7 @@ def _settings_between_numbers(call: Call, low: Bound, high: Bound, dtype: torch.
 
 def _settings_of_reversal(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor | None:
     numbers = _numbers_of_reversal(call, low, high, dtype)
-    plan = (0x12 if call.maximize else 0x21) | _TURNED << 8  # the planes of what is below and above
+    plan = (0x12 if call.maximize else 0x21) | _TURNED << 8  # in 0x21 the first plane is below and the second above
     return None if numbers is None else tensor_of(*numbers[:2], plan, *numbers[2:], *[0.0] * 4)
 
 
@@ -309,11 +310,11 @@ def _numbers_of_reversal(call: Call, low: Bound, high: Bound, dtype: torch.dtype
     low, high = (math.copysign(rounded_to(bound, dtype), bound) for bound in (low, high))
     span = rounded_to(high - low, dtype)
     scale = rounded_to(rounded_to(width, dtype) * span, dtype)
-    return (low, high, scale, span) if 0 < scale < math.inf else None  # nor is the span
+    return (low, high, scale, span) if 0 < scale < math.inf else None
 
 
 def _width_of(call: Call) -> float | None:
-    """Of a rule that passes what leads back, and turns what leads outward by the distance of x; None for others."""
+    """The width of a rule that passes a gradient inward, and gives an outward one a `Reversal`; None for other rules."""
     pieces = call.pieces
     if pieces is None or not isinstance(pieces.below.x, Slope):
         return None
@@ -325,7 +326,7 @@ def _width_of(call: Call) -> float | None:
 
 
 def passes(call: Call) -> bool:
-    """Does x get all of grad wherever it stands?"""
+    """Does x get all of grad in every region?"""
     pieces = call.pieces
     return pieces is not None and {split.x for split in pieces} <= {1.0, ALL}
 
@@ -369,7 +370,7 @@ def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
 def _settings_of_formula(
     call: Call, formula: Formula, kind: int, has_tensors: tuple[bool, bool], dtype: torch.dtype
 ) -> Tensor | None:
-    """None where C does not say it."""
+    """None if C cannot compute this kind of result of the formula. has_tensors: are a and b tensors?"""
     low, high, number = formula.low, formula.high, formula.number
     if formula.curve is not None:
         if formula.curve.shape not in ("box", *_KIND_OF_CURVE):
@@ -395,7 +396,7 @@ def _settings_of_formula(
 def _compute_formula(
     run: Operators, call: Call, grad: Tensor | None, inputs: Sequence[Any], wants: Wants
 ) -> list[Tensor | None] | None:
-    """y, where there is no grad; else the gradients that somebody wants. None where C does not give one of them."""
+    """Without a grad: y. With one: the wanted gradients. None if C cannot compute one of them."""
     x, *others = inputs
     assert call.rule.find_formula is not None, "the kernel serves no other"
     if x is None or x.dtype not in _WIDE or x.dim() > MOST_DIMENSIONS:
@@ -435,12 +436,12 @@ def _value_of_formula(run: Operators, call: Call, inputs: Inputs) -> Tensor | No
 
 
 # --- on a grid --------------------------------------------------------------------------------------------------------
-# The place of x on it grows with x, so a clamp there is one of x, between the least and the greatest x whose place the clamp keeps.
+# The op clamps the place of x on a grid, which grows with x. So it passes grad between the least and the greatest x whose place is inside.
 
 
 @bits.remembered
 def _range_on_grid(grid: tuple[float, ...], dtype: torch.dtype) -> tuple[float, float] | None:
-    """Those two; None where they are not among the numbers next to what they would be without rounding."""
+    """The least and the greatest x whose place is inside, by a search beside the exact ends; None if it does not find them."""
     inverse, zero, low, high, _ = grid
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     ends: list[float] = []
@@ -457,7 +458,7 @@ def _range_on_grid(grid: tuple[float, ...], dtype: torch.dtype) -> tuple[float, 
 
 
 def _settings_on_grid(call: Call, grid: tuple[float, ...], dtype: torch.dtype) -> Tensor | None:
-    """For a rule that asks no more than whether the clamp keeps x, with all of grad for what it keeps."""
+    """None if the rule asks more than on which side of the range x is, or does not pass all of grad at a bound."""
     pieces = call.pieces
     if pieces is None or not pieces.at_min.x == pieces.at_max.x == ALL:
         return None
@@ -472,9 +473,9 @@ def _find_grid(call: Call, others: Inputs, dtype: torch.dtype) -> tuple[float, .
 
 def _pull_on_grid(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     x, *others = saved
-    grid = (
-        None if x is None or any(wants[1:]) or x.dtype is not grad.dtype else _find_grid(call, tuple(others), x.dtype)
-    )
+    if x is None or any(wants[1:]) or x.dtype is not grad.dtype:
+        return None
+    grid = _find_grid(call, tuple(others), x.dtype)
     settings = None if grid is None else _settings_on_grid(call, grid, x.dtype)
     return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
 
@@ -504,7 +505,7 @@ def _prepare_on_grid(run: Operators, call: Call, others: Inputs, dtype: torch.dt
 
 
 def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
-    """torch.clamp between tensors: its loop is slow for one number per channel."""
+    """Faster than torch.clamp, whose loop is slow between tensors with one number per channel."""
     x, low, high = inputs
     if not (isinstance(low, Tensor) and isinstance(high, Tensor)):
         return None
@@ -534,7 +535,7 @@ def _prepare(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> 
 
 
 def _prepare_from_x(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
-    """Of a row that says what x gets by where it stands, or how its slope falls: torch's own forward, and the kernel on x itself."""
+    """For a row with `regions` or a `curve`: the forward of torch, and a backward from x."""
     settings = _settings_from_x(call, dtype)
     if settings is None or _has_subnormal(settings.tolist(), call):
         return None
@@ -547,7 +548,7 @@ def _prepare_from_x(run: Operators, call: Call, others: Inputs, dtype: torch.dty
 
 
 def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
-    """Torch's own forward, and a code: made in the backward of few elements, which save x."""
+    """For a row with `steps`: the forward of torch and a code. A call of few elements saves x, and makes the code in its backward."""
     if call.rule.steps is None or dtype not in DTYPES:
         return None
     steps = call.rule.steps(*others, **call.parameters)
@@ -575,7 +576,7 @@ def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtyp
 
 
 def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
-    """Among these, and the factors of the row."""
+    """Is a number of the call or a factor of its row subnormal?"""
     factors: set[float | Reversal | None] = {*numbers}
     for split in call.pieces or ():
         if isinstance(split.x, tuple):
@@ -610,7 +611,7 @@ def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetw
         return pull(grad, x, x, high, column)
 
     def coded(wants: Wants) -> Coded | None:
-        if call.rule.find_range is None and wants != X_ALONE:  # nor of x and one bound
+        if call.rule.find_range is None and wants != X_ALONE:  # with one bound `wants` is shorter than X_ALONE
             return None
         wanted = tuple([bool(want) for want in inputs_of(wants)])
         code = bits.code_of_tensors(call, pieces, (has_min, has_max), wanted, dtype)
@@ -640,11 +641,11 @@ def _serves_from_x(call: Call) -> bool:
 
 
 def _decline(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> None:
-    """The formula is for a call that was not prepared."""
+    """A call with `steps` that was not prepared is left to the formula."""
 
 
 def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
-    """The kernels that these operators are for tensors on a device."""
+    """The kernels that run these operators on a device."""
     kernel = partial(Kernel, name, device=device, priority=30)
     ways = {"prepare": partial(_prepare, run), "prepare_between": partial(_prepare_between, run)}
     ready = partial(kernel, INPUTS, backward=partial(_pull_inputs, run), **ways)
@@ -654,13 +655,9 @@ def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
     yield ready(lambda call: call.rule.find_range is not None)
     yield kernel(INPUTS, _serves_from_x, partial(_pull_from_x, run), prepare=partial(_prepare_from_x, run))
     yield kernel(INPUTS, lambda call: call.rule.steps is not None, _decline, prepare=partial(_prepare_steps, run))
-    if hasattr(torch.ops.pseudograd_native, "formula"):  # else the library is older
-        yield kernel(
-            INPUTS,
-            lambda call: call.rule.find_formula is not None and call.primitive.through is None,
-            partial(_pull_formula, run),
-            value=partial(_value_of_formula, run),
-        )
+    if hasattr(torch.ops.pseudograd_native, "formula"):  # a library of the same version may be older than this operator
+        serves_formula = lambda call: call.rule.find_formula is not None and call.primitive.through is None  # noqa: E731
+        yield kernel(INPUTS, serves_formula, partial(_pull_formula, run), value=partial(_value_of_formula, run))
     if hasattr(torch.ops.pseudograd_native, "quantize"):
         on_grid = partial(kernel, value=partial(_quantize, run), prepare=partial(_prepare_on_grid, run))
         yield on_grid(INPUTS, lambda call: call.primitive.find_grid is not None, partial(_pull_on_grid, run))
