@@ -4,8 +4,7 @@
 |------------------------------------------------------------------|-------------------------------------------------|
 | not recording                                                    | torch's own op, nothing saved                   |
 | eager, plain tensors                                             | Pseudograd: old-style, with a fused kernel      |
-|   and a call like an earlier one                                 | Ready: a Pseudograd made for such calls, which  |
-|                                                                  | has decided all that does not depend on x       |
+|   and the same op, rule and bounds as an earlier call            | ReadyCall: a Pseudograd for these calls alone   |
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
@@ -164,7 +163,7 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
         return None
     if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
-    for position in ready.zeros:
+    for position in ready.zeros:  # -0.0 has the key of 0.0
         if copysign(1.0, others[position]) < 0:
             return None
     return ready(x)
@@ -204,18 +203,18 @@ def prepare(x: Tensor, call: Call, rule: object, edge: object, *others: object) 
     holds_function = call.rule.is_from_user and call.rule.sides is None
     if not (key in prepared or holds_function or has_negative_zero(others)):
         recipe = kernels.prepare(call, others, x.dtype, device) or kernels.prepare_plainly(call, others)
-        remember(prepared, key, False if recipe is None else Ready(recipe))
+        remember(prepared, key, False if recipe is None else ReadyCall(recipe))
 
 
 def _prepare_between(x: Tensor, call: Call, rule: object, edge: object, *others: object) -> None:
     """`prepare` for bounds that are tensors. One prepared call serves all tensors: it asks for their dtypes and devices each time."""
     kinds = tuple(map(type, others))
     key = call.primitive.name, rule, edge, x.dtype, x.device.type, *kinds
-    if key in prepared or type(x) is not Tensor or not {Tensor, type(None)}.issuperset(kinds) or call.rule.is_from_user:
+    has_number = any(kind is not Tensor and value is not None for kind, value in zip(kinds, others, strict=True))
+    if key in prepared or type(x) is not Tensor or has_number or call.rule.is_from_user:
         return
-    saves_for_x_alone = call.keeps((True, *[False] * len(kinds)))
-    if saves_for_x_alone:
-        remember(prepared, key, _make_ready_between(call, (x, *others), is_seen=True) or False)
+    if call.keeps((True, *[False] * len(kinds))):  # a rule that saves nothing is left to `run`
+        remember(prepared, key, _make_ready_between(call, (x, *others), hides_backward=False) or False)
 
 
 def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
@@ -226,13 +225,13 @@ def run_in_place(call: Call, x: Tensor, *others: object) -> Tensor:
     if _watchers and not _is_compiling() and not _watch_depth.depth:
         return _run_watched(run_in_place, call, x, *others)
     wants = tuple(isinstance(value, Tensor) for value in (x, *others))
-    if not _is_compiling() and _keeps_another_residual(call, x, others, wants):
+    if not _is_compiling() and _saves_no_inputs(call, x, others, wants):
         return PseudogradInPlace.apply(call, x, *others)
     return x.copy_(run(call, x.clone() if call.keeps(wants) else x, *others))
 
 
-def _keeps_another_residual(call: Call, x: Tensor, others: tuple[object, ...], wants: tuple[bool, ...]) -> bool:
-    """Does the call save another residual than its inputs? Then x needs no copy."""
+def _saves_no_inputs(call: Call, x: Tensor, others: tuple[object, ...], wants: tuple[bool, ...]) -> bool:
+    """Does the call save something else than its inputs? Then x needs no copy."""
     if not (x.requires_grad and torch.is_grad_enabled()) or x.is_leaf or is_view(x):
         return False
     if _is_watched() or in_forward_mode():
@@ -286,8 +285,8 @@ class Node(Protocol):
     saved_tensors: tuple[Tensor, ...]
     state: tuple[Call, Residual, list[object]]
     order: int | None  # of the dimensions of x in memory, for a node that saves bits
-    shape: torch.Size
-    numbers: tuple[float, ...]
+    shape: torch.Size  # of y, for forward mode
+    numbers: tuple[float, ...]  # of the rule, for a compiler
 
     def save_for_backward(self, *tensors: object) -> None: ...
 
@@ -350,7 +349,7 @@ class Pseudograd(Function):
     def forward(ctx: Node, call: Call, *inputs: Any) -> Tensor:
         wants = ctx.needs_input_grad[1:]
         residual = kernels.residual_of(call, inputs, wants)
-        if residual is INPUTS:  # without `residual.encode`: here a function call takes as long as a whole line
+        if residual is INPUTS:  # what `residual.encode` does, in less time
             _remember(ctx, call, INPUTS, select_inputs(call, inputs, wants))
             # For a few elements torch's own forward takes less time than a call of a kernel.
             # `_is_watched` comes first: a trace would record the size that is read here.
@@ -407,16 +406,16 @@ class _InPlace:
 PseudogradInPlace = _InPlace.Pseudograd
 
 
-class Ready:
-    """A prepared call as Functions of x alone, because each further argument or attribute would cost time.
+class ReadyCall:
+    """A prepared call, as a function of x that runs one of three autograd Functions of x alone: further arguments would cost time.
 
-    Each Function is made at its first use, because a program may clamp between other numbers at every step. is_seen: may a mode of
-    functions see the backward? Not for a rewritten call: torch enters the mode again for the backward, where the mode would see every
+    Each Function is made at its first use, because a program may clamp between other numbers at every step. hides_backward: may no mode of
+    functions see the backward? So it is for a rewritten call: torch enters the mode again for the backward, where the mode would see every
     access to an attribute.
     """
 
-    def __init__(self, recipe: Prepared, is_seen: bool = True) -> None:
-        self.recipe, self.is_seen, self.is_linear = recipe, is_seen, recipe.call.is_linear
+    def __init__(self, recipe: Prepared, hides_backward: bool = False) -> None:
+        self.recipe, self.hides_backward, self.is_linear = recipe, hides_backward, recipe.call.is_linear
         self.zeros = [position for position, value in enumerate(recipe.others) if value == 0]
         self.coded, self.pays = recipe.coded, recipe.pays
         self.only_few_elements, self.takes_any_layout = recipe.only_few_elements, recipe.takes_any_layout
@@ -432,10 +431,10 @@ class Ready:
             if self.takes_any_layout and (x.layout is not torch.strided or x.is_nested):
                 return None
             if x.numel() < bits.least:
-                return self.keeping_x(x)
+                return self.apply_saving_x(x)
             if self.coded is not None and self.pays(x):
-                return self.keeping_code(x)
-            return None if self.only_few_elements else self.keeping_x(x)
+                return self.apply_saving_code(x)
+            return None if self.only_few_elements else self.apply_saving_x(x)
         except RuntimeError:  # the operators take neither sparse tensors nor those of another backend
             return None
 
@@ -444,26 +443,28 @@ class Ready:
         try:
             if self.coded is None or x.dim() > bits.MOST_DIMENSIONS or x.is_leaf or is_view(x):
                 return None
-            return self.keeping_code_in_place(x) if x.numel() >= bits.least and self.pays(x) else None
+            return self.apply_saving_code_in_place(x) if x.numel() >= bits.least and self.pays(x) else None
         except RuntimeError:  # as in `__call__`; nothing has been written
             return None
 
     @cached_property
-    def keeping_x(self) -> Callable[[Tensor], Tensor]:
-        return _make_apply(_passing(self.recipe) if self.recipe.passes else _keeping_x(self.recipe), self.is_seen)
+    def apply_saving_x(self) -> Callable[[Tensor], Tensor]:
+        make = _function_saving_nothing if self.recipe.passes else _function_saving_x
+        return _make_apply(make(self.recipe), self.hides_backward)
 
     @cached_property
-    def keeping_code(self) -> Callable[[Tensor], Tensor]:
-        return _make_apply(self._make_keeping_code(), self.is_seen)
+    def apply_saving_code(self) -> Callable[[Tensor], Tensor]:
+        return _make_apply(self._make_function_saving_code(), self.hides_backward)
 
     @cached_property
-    def keeping_code_in_place(self) -> Callable[[Tensor], Tensor]:
-        return _make_apply(_keeping_code_in_place(self.recipe, self._make_keeping_code()), self.is_seen)
+    def apply_saving_code_in_place(self) -> Callable[[Tensor], Tensor]:
+        function = _function_saving_code_in_place(self.recipe, self._make_function_saving_code())
+        return _make_apply(function, self.hides_backward)
 
-    def _make_keeping_code(self) -> type[Function]:
+    def _make_function_saving_code(self) -> type[Function]:
         assert self.coded is not None
         others = [None] * len(self.recipe.others)
-        return _keeping_code(self.recipe.call, self.coded, lambda values: [*values, *others])
+        return _function_saving_code(self.recipe.call, self.coded, lambda values: [*values, *others])
 
 
 def find_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Tensor | None] | None:
@@ -485,13 +486,13 @@ def find_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Tens
 def _make_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Tensor | None] | None:
     x, *others = inputs
     if any(isinstance(value, Tensor) for value in others):
-        return None if in_place else _make_ready_between(call, inputs, is_seen=False)
+        return None if in_place else _make_ready_between(call, inputs, hides_backward=True)
     is_on_cpu, device = x.is_cpu, x.device.type
     recipe = None if call.maximize else kernels.prepare(call, tuple(others), x.dtype, device)
     if recipe is None:
         return None
-    rewritten = Ready(recipe, is_seen=False)
-    keeping_x = rewritten.keeping_x
+    rewritten = ReadyCall(recipe, hides_backward=True)
+    apply_saving_x = rewritten.apply_saving_x
 
     def run(x: Tensor) -> Tensor | None:
         if not x.requires_grad or not _is_grad_enabled() or x.is_cpu is not is_on_cpu or _watchers:
@@ -502,29 +503,30 @@ def _make_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Ten
             return None
         if in_place:
             return rewritten.run_in_place(x)
+        # For few elements in the usual layout this is all that `rewritten` asks.
         if recipe.takes_any_layout or x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
             return rewritten(x)
         try:
-            return keeping_x(x)
-        except RuntimeError:  # as in Ready.__call__
+            return apply_saving_x(x)
+        except RuntimeError:  # as in ReadyCall.__call__
             return None
 
     return run
 
 
-def _make_ready_between(call: Call, inputs: Inputs, is_seen: bool) -> Callable[..., Tensor | None] | None:
-    """is_seen: as of `Ready`."""
-    x = inputs[0]
-    recipe = kernels.prepare_between(call, inputs)
+def _make_ready_between(call: Call, inputs: Inputs, hides_backward: bool) -> Callable[..., Tensor | None] | None:
+    """A `ReadyCall` between tensors. hides_backward: as there."""
+    x, recipe = inputs[0], kernels.prepare_between(call, inputs)
     if recipe is None:
         return None
     dtype, inputs_of, is_on_cpu, device = x.dtype, recipe.inputs, x.is_cpu, x.device.type
-    apply, apply_anew = _make_apply(_keeping_tensors(recipe), is_seen), _apply_eager if is_seen else _apply_unseen
+    apply = _make_apply(_function_saving_tensors(recipe), hides_backward)
+    apply_unprepared = _apply_hidden if hides_backward else _apply_eager
 
     @lru_cache
     def find_coded(wants: Wants) -> Callable[..., Tensor] | None:
         coded = recipe.coded(wants)
-        return None if coded is None else _make_apply(_keeping_code(recipe.call, coded, recipe.inputs), is_seen)
+        return coded and _make_apply(_function_saving_code(recipe.call, coded, recipe.inputs), hides_backward)
 
     def run(*tensors: Tensor) -> Tensor | None:
         x, *bounds = tensors
@@ -552,7 +554,7 @@ def _make_ready_between(call: Call, inputs: Inputs, is_seen: bool) -> Callable[.
                     return apply_coded(*tensors)
             if len(tensors) == 2:  # with one bound no kernel computes y; with two bounds some do
                 return apply(*tensors)
-            return apply_anew(call, *inputs_of(tensors))
+            return apply_unprepared(call, *inputs_of(tensors))
         except RuntimeError:  # torch refuses the call: `run` raises the error for the program
             return None
 
@@ -564,21 +566,21 @@ def _hide_backward(lowering: type[Function]) -> type[Function]:
     its forward again, and the modes have to rewrite that forward as before.
     """
 
-    pull, without = lowering.backward, without_torch_function
+    backward_of_lowering = lowering.backward
 
     class Pseudograd(lowering):  # type: ignore[misc,valid-type]
         @staticmethod
         def backward(ctx: Node, grad: Tensor) -> object:
             if type(grad) is not Tensor:
-                return pull(ctx, grad)
+                return backward_of_lowering(ctx, grad)
             saved = ctx.saved_tensors
-            with without():
-                return pull(ctx, grad, saved)
+            with without_torch_function():
+                return backward_of_lowering(ctx, grad, saved)
 
     return Pseudograd
 
 
-def _keeping_tensors(recipe: PreparedBetween) -> type[Function]:
+def _function_saving_tensors(recipe: PreparedBetween) -> type[Function]:
     value, pull, columns = recipe.forward, recipe.backward, recipe.columns
 
     class Pseudograd(Function):
@@ -601,7 +603,7 @@ def _keeping_tensors(recipe: PreparedBetween) -> type[Function]:
                         if want and gradient.dtype is not dtype:  # type: ignore[union-attr]
                             break  # a hook of saved tensors has changed a dtype, and no operator takes that
                         pulled.append(gradient)
-                    else:
+                    else:  # all gradients have their dtype
                         return tuple(pulled)
                 except NotImplementedError:  # the operators take no sparse grad, and none of another backend
                     pass
@@ -612,7 +614,9 @@ def _keeping_tensors(recipe: PreparedBetween) -> type[Function]:
     return Pseudograd
 
 
-def _keeping_code(of_call: Call, coded: Coded, inputs_of: Callable[[Sequence[Any]], list[Any]]) -> type[Function]:
+def _function_saving_code(
+    of_call: Call, coded: Coded, inputs_of: Callable[[Sequence[Any]], list[Any]]
+) -> type[Function]:
     """inputs_of: the inputs of the call, from one value for each of its tensors."""
     encode, decode, columns = coded.encode, coded.decode, coded.columns
 
@@ -646,7 +650,7 @@ def _keeping_code(of_call: Call, coded: Coded, inputs_of: Callable[[Sequence[Any
     return Pseudograd
 
 
-def _keeping_x(recipe: Prepared) -> type[Function]:
+def _function_saving_x(recipe: Prepared) -> type[Function]:
     value, pull, settings, others = recipe.forward, recipe.backward, recipe.settings, recipe.others
     wants = (True, *[False] * len(others))
 
@@ -672,10 +676,10 @@ def _keeping_x(recipe: Prepared) -> type[Function]:
     return Pseudograd
 
 
-def _keeping_code_in_place(recipe: Prepared, keeping_code: type[Function]) -> type[Function]:
+def _function_saving_code_in_place(recipe: Prepared, apply_saving_code: type[Function]) -> type[Function]:
     encode, settings = recipe.encode_in_place, recipe.settings
 
-    class Pseudograd(keeping_code):  # type: ignore[misc,valid-type]  # mypy knows no bases that are computed
+    class Pseudograd(apply_saving_code):  # type: ignore[misc,valid-type]  # mypy knows no bases that are computed
         @staticmethod
         def forward(ctx: Node, x: Tensor) -> Tensor:
             code, order = encode(x, settings)
@@ -688,7 +692,7 @@ def _keeping_code_in_place(recipe: Prepared, keeping_code: type[Function]) -> ty
     return Pseudograd
 
 
-def _passing(recipe: Prepared) -> type[Function]:
+def _function_saving_nothing(recipe: Prepared) -> type[Function]:
     value, settings = recipe.forward, recipe.settings
 
     class Pseudograd(Function):
@@ -717,8 +721,8 @@ def _apply_of(lowering: type[Function]) -> Callable[..., Any]:
     return super(Function, lowering).apply  # type: ignore[misc]  # of a class in C
 
 
-def _make_apply(lowering: type[Function], is_seen: bool) -> Callable[..., Tensor]:
-    lowering = lowering if is_seen else _hide_backward(lowering)
+def _make_apply(lowering: type[Function], hides_backward: bool) -> Callable[..., Tensor]:
+    lowering = _hide_backward(lowering) if hides_backward else lowering
     node_class = backward_class(lowering)
     # Without this attribute torch looks for a vjp before each backward, which takes half a microsecond.
     node_class.apply = lowering.backward
@@ -728,7 +732,7 @@ def _make_apply(lowering: type[Function], is_seen: bool) -> Callable[..., Tensor
 
 
 _apply_eager = _apply_of(Pseudograd)
-_apply_unseen = _make_apply(Pseudograd, is_seen=False)
+_apply_hidden = _make_apply(Pseudograd, hides_backward=True)
 
 
 def _is_watched() -> bool:

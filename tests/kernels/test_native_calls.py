@@ -302,7 +302,7 @@ def test_hooks_that_hand_out_another_dtype(f: Function, size: int) -> None:
 def test_a_call_is_prepared_once(lowerings: list[str]) -> None:
     for _ in range(3):
         pg.clamp(_x(), -1, 1)
-    assert lowerings == ["Pseudograd", "keeping_x", "keeping_x"]
+    assert lowerings == ["Pseudograd", "function_saving_x", "function_saving_x"]
     pg.clamp(_x(dtype=torch.float64), -1, 1)
     pg.clamp(torch.nn.Parameter(torch.zeros(3)), -1, 1)
     with kernels.off("native"):
@@ -316,7 +316,7 @@ def test_a_call_is_prepared_once(lowerings: list[str]) -> None:
             pg.clamp(_x(5000), -1, 1)
     finally:
         kernels.remove(other)
-    assert lowerings[7:] == ["Pseudograd", "keeping_code"]
+    assert lowerings[7:] == ["Pseudograd", "function_saving_code"]
     nodes = [pg.clamp(_x(), -1, 1, rule=rule).grad_fn for rule in ("inward", "identity") for _ in range(2)]
     nodes += [pg.clamp_(_x(5000) * 1, -1, 1).grad_fn]
     assert {type(node).__name__ for node in nodes} == {"PseudogradBackward"}
@@ -354,7 +354,7 @@ def test_a_call_between_tensors_is_prepared_once(rule: str, size: int, monkeypat
         pg.clamp(x, low, torch.ones(3))
 
 
-@pytest.mark.parametrize(("size", "way"), [(5, "keeping_x"), (5000, "keeping_code")])
+@pytest.mark.parametrize(("size", "way"), [(5, "apply_saving_x"), (5000, "apply_saving_code")])
 def test_a_function_of_its_own_comes_with_the_second_call_and_goes_with_the_memory(size: int, way: str) -> None:
     prepared.clear()
     x = torch.zeros(size, requires_grad=True) * 1.0
