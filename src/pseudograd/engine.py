@@ -526,7 +526,9 @@ def _make_ready_between(call: Call, inputs: Inputs, hides_backward: bool) -> Cal
     @lru_cache
     def find_coded(wants: Wants) -> Callable[..., Tensor] | None:
         coded = recipe.coded(wants)
-        return coded and _make_apply(_function_saving_code(recipe.call, coded, recipe.inputs), hides_backward)
+        if coded is None:
+            return None
+        return _make_apply(_function_saving_code(recipe.call, coded, recipe.inputs), hides_backward)
 
     def run(*tensors: Tensor) -> Tensor | None:
         x, *bounds = tensors

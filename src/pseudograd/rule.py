@@ -58,8 +58,8 @@ class Rule(Record):
         steps(*inputs behind x): the few slopes of the rule; None for some parameters. curve: how the slope falls with |x|.
         sides: what x gets below a range and above it; the edge says what x gets at a bound.
         find_range(*inputs behind x): the bounds of x and the pieces, if the row says what x and both bounds get.
-        find_formula(*inputs behind x): what C computes of an element, if none of these says it; or None.
-        regions: for an op that is no clamp: two numbers, or one twice, and the pieces that say what x gets around them.
+        find_formula(*inputs behind x): the formula of the C code for this rule, if the other fields do not say enough; or None.
+        regions: for an op that is no clamp: two numbers, perhaps equal, and the pieces that say what x gets below, between and above.
     is_long: the formula is element-wise and takes several steps, each of the size of x.
     colour: in figures; rules of the same name share it.
     requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
@@ -97,7 +97,7 @@ class Rule(Record):
     author: str = ""
     jumps: Callable[..., tuple[float, ...]] = lambda **_: ()
 
-    texts = _NO_TEXTS  # names and defaults of the parameters, the defaults as text
+    texts = _NO_TEXTS  # no field: the names and defaults of the parameters, the defaults as text
 
     def __post_init__(self) -> None:
         vars(self)["texts"] = tuple((key, repr(value)) for key, value in self.parameters.items())
@@ -151,7 +151,7 @@ class Primitive(Record, kw_only=True):
     through(pull): a rule's pull for the inputs of this primitive, if the rule is written for other inputs.
     saves: "rule": what the rule reads. "as torch": what torch's op of these inputs saves, because a rewritten call may not save more.
         "a copy": the same, with a copy of the input, because torch's op keeps nothing of it and a program may change it afterwards.
-    either_is: one of two inputs is the bound of the other, "min" or "max"; only backward tells which, by the gradient that is asked for.
+    either_is: of a maximum of two inputs "min", of a minimum "max": each input bounds the other. In backward x is the one with a gradient.
     find_grid(*inputs behind x): of an op that clamps x on a grid of whole numbers: 1 / step, the place of 0, min, max and the step in
         float32; None where float32 cannot hold them all.
     """
@@ -190,7 +190,7 @@ class Op(Primitive, kw_only=True):
 
     public takes the inputs by position, and rule, edge and maximize by name. plain_torch: the same values by torch alone, if `forward` does
     more. has_outside: the formulas of its rules take y and the bounds, and give the gradient of x outside the range.
-    gradient_to: the input that gets the gradient. formula_of: the input whose gradient the formulas of its rules give.
+    gradient_to: the input that the gradient of the rule goes to. formula_of: the input whose gradient the formulas of its rules give.
     """
 
     public: Callable[..., Tensor]
@@ -246,8 +246,10 @@ class Call:
         ordered = [parameters[key] for key in rule.parameters]
         self._values = [(value.key or value.call) if isinstance(value, UserFunction) else value for value in ordered]
         self._pull = primitive.through(rule.pull) if primitive.through else rule.pull
-        self._keeps = primitive.inputs if primitive.saves == "as torch" else None
-        if primitive.saves == "rule" and isinstance(rule.keeps, tuple):
+        self._keeps: tuple[str, ...] | None = None  # what `keeps` returns, unless it depends on `wants`
+        if primitive.saves == "as torch":
+            self._keeps = primitive.inputs
+        elif primitive.saves == "rule" and isinstance(rule.keeps, tuple):
             self._keeps = rule.keeps
 
     @property
@@ -316,8 +318,7 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[object, ...], Call] = {}
 _by_request: dict[tuple[object, ...], Call] = {}
-# Two kinds of keys. The arguments of a public call: how to run the call, or False if no kernel serves it. A context that is entered: the
-# table of its calls.
+# By the arguments of a public call: how to run it, or False if no kernel serves it. By an entered context: the table of its calls.
 prepared: dict[Any, Any] = {}
 _REMEMBERED = 1000  # calls in each of the three; a full one is emptied, and its calls are made again on demand
 

@@ -118,7 +118,8 @@ def _finding(rows: World) -> str:
         also += " Without a clamp, the loss must be defined outside the range, as here. Many losses and models are not: they need a clamp."
     return (
         "The optimiser Adam changed a photo into a picture of a flower, which has more contrast than a screen can show. "
-        "Then Adam changed it back. The likeness of result and photo is in dB (peak signal-to-noise ratio): the higher, the more alike. "
+        "Then Adam changed the picture back into the photo. The likeness of result and photo is in dB (peak signal-to-noise ratio): "
+        "the higher, the more alike. "
         f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.0f} dB). "
         f"These runs differ only in the backward rule of the clamp.{also}"
     )

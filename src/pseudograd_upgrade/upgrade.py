@@ -82,6 +82,7 @@ class Question:
     def old(self) -> Recording:
         if self._old is None:
             run = self._require_events(self.runner.run(self.old_python, self.schedule), "--from")
+            # Calls after the last recorded step were left out: the next run, of which the number of steps is known, records them.
             if run.raw.get("has_unheard") and run.status == 0 and not self.is_test:
                 self.schedule = self.schedule._replace(tail=len(run.losses) + 1)
                 run = self.runner.run(self.old_python, self.schedule)
@@ -140,13 +141,13 @@ class Question:
 
     @property
     def noises(self) -> list[Recording]:
-        """Runs of the older torch in which rounding alone differs. The first one has its sums in another order."""
+        """Runs of the older torch in which rounding alone differs: one with its sums in another order, then one that is shaken."""
         if not self._noises:
             self._noises = [self.run(self.old_python, other_order=True)]
         return self._noises
 
     def _add_shaken_noise(self) -> None:
-        """Add a run that shows the effect of rounding in later steps."""
+        """Add a run in which roundings move the parameters after each step. It shows how far they grow in later steps."""
         if len(self.noises) == 1 and self.may_be_shaken():
             shaken = self.run(self.old_python.but(is_shaken=True))
             self._noises += [shaken] if shaken.status == 0 else []
@@ -182,10 +183,11 @@ class Question:
         old, new = self.old, self.new
         comparison = compare_events(old, new)
         is_equal = comparison.largest == 0.0
-        if comparison.first is None and (answer := self._explain_last_calls(comparison)) is not None:
-            return answer
-        if comparison.first is None and (is_equal or self.is_test) and first_loss(old, new) is None:
-            return self.make_answer(SAME if is_equal else ROUNDING, comparison, _summarize(comparison))
+        if comparison.first is None:
+            if (answer := self._explain_last_calls(comparison)) is not None:
+                return answer
+            if (is_equal or self.is_test) and first_loss(old, new) is None:
+                return self.make_answer(SAME if is_equal else ROUNDING, comparison, _summarize(comparison))
         comparison = self._compare(new)
         if (answer := self._explain_by_program()) is not None:
             return answer
@@ -214,8 +216,8 @@ class Question:
             without = f"apart by {first.distance:.1e} there, but no loss and no gradient of a parameter is"
             return self._explain_rounding(comparison, [without])
         origin = origin_to_name(last.first)
-        apart = self._list_only(last.first) or [f"apart by {last.first.distance:.1e} there"]
-        why = [*apart[:-1], f"{apart[-1]}, after the last backward pass; the training before it is the same"]
+        why = self._list_unmatched(last.first) or [f"apart by {last.first.distance:.1e} there"]
+        why[-1] += ", after the last backward pass; the training before it is the same"
         next_step = f"compare by hand what {origin.where} computes under both {self.sides}"
         return self.make_answer(OTHER_OP, last, why, [next_step])
 
@@ -225,14 +227,14 @@ class Question:
         if self.is_test or first is None or first.step <= len(self.old.losses) or _end_alike(first):
             return None
         next_step = f"compare by hand what {origin_to_name(first).where} computes under both {self.sides}"
-        why = [*self._list_only(first), "no call of both follows; all before it is the same"]
+        why = [*self._list_unmatched(first), "no call of both follows; all before it is the same"]
         return self.make_answer(OTHER_OP, replace(comparison, first=first), why, [next_step])
 
     def _compare(self, new: Recording) -> Comparison:
         return compare_events(self.old, new, self.noises, self.roundings)
 
     def trains_as_old(self, run: Recording) -> bool:
-        """Does this run train as the older torch? It may differ from it by no more than another order of sums does."""
+        """Does this run train as the older torch, apart from what another order of sums changes?"""
         return train_alike(self.old, run, self.noises[:1], self.roundings)
 
     def is_without_effect(self) -> bool:
@@ -299,7 +301,8 @@ class Question:
         kind = MAGNIFIED if growth.is_rounding else OTHER_OP
         return self.make_answer(kind, replace(comparison, first=None), growth.why, growth.next_steps)
 
-    def _list_only(self, first: Difference) -> list[str]:
+    def _list_unmatched(self, first: Difference) -> list[str]:
+        """Lines with the ops that one run alone has."""
         return _list_ops(self.old, first.only_old) + _list_ops(self.new, first.only_new)
 
     def explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
@@ -308,7 +311,7 @@ class Question:
             return answer
         origin = origin_to_name(first)
         if first.only_old or first.only_new:
-            why = self._list_only(first)
+            why = self._list_unmatched(first)
         elif first.old.options != first.new.options:
             why = [f"called with {first.old.options or 'nothing'} and with {first.new.options or 'nothing'}"]
         elif first.is_reordered:
@@ -321,7 +324,7 @@ class Question:
             return self.make_answer(CONVENTION, comparison, why, [next_step])
         if origin.kind == UPDATE and not same_leaves(old, new, self.noises, self.roundings):
             next_step = "the gradients that reach it differ already: look for lines that one of the two runs alone has"
-        elif origin.kind == FORWARD and not (first.only_old and first.only_new) and (first.only_old or first.only_new):
+        elif origin.kind == FORWARD and bool(first.only_old) != bool(first.only_new):
             next_step = f"find out why {origin.where} calls {origin.op} under one of the two alone"
         elif origin.where != "?":
             report = f"report it upstream: {origin.op} of torch {new.torch}"
@@ -341,6 +344,7 @@ class Question:
         line = first.new.origin.where if first is not None and is_at_line(first) else ""
         last = self.compare_last_losses(pinned.run, "pinned")
         if pinned.is_mended:
+            # The answer names the line of the kink, which may come before the first difference.
             is_kink = bool(line and (not pinned.lines or line in pinned.lines))
             if not (is_kink and first is not None and known_change(first.old.origin, old, new)):
                 kink = self._find_kink(pinned) or comparison.first
@@ -418,11 +422,13 @@ class Question:
 
 
 def _list_ends(*runs: Recording) -> list[str]:
+    """A line if `--steps` ended a run."""
     ends = [counted(len(run.losses), "backward pass", "backward passes") for run in runs if run.raw.get("is_ended")]
     return [f"--steps ended the runs after {count}: what comes later was not compared" for count in ends[:1]]
 
 
 def _list_full(*runs: Recording) -> list[str]:
+    """A line if a step has more tensors than a recording holds."""
     full = [step for run in runs if (step := run.raw.get("full_step"))]
     text = f"has more than {MOST_DIGESTS:,} tensors: what comes later was not compared"
     return [f"step {step} {text}" for step in full[:1]]

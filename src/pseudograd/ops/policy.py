@@ -226,7 +226,8 @@ class Clip:
     """The ratios of all tokens, and the masks that compare them with the bounds in the space of the clip.
 
     log_ratio, advantage: as tensors of one shape and one dtype, which is no half precision. x, min, max, top: the ratio, its bounds and the
-    ceiling in the space of the clip; the bounds of the ratio itself are lowest, highest and ceiling.
+    ceiling in the space of the clip; the bounds of the ratio itself are lowest, highest and ceiling. in_log: is space "log"? without_min:
+    is value "clipped", without PPO's min?
     """
 
     def __init__(
@@ -308,7 +309,7 @@ class Clip:
         return torch.where(self.is_over, 0.0, torch.where(self.is_at_ceiling, SHARES[edge] * gradient, gradient))
 
     def is_at_rest(self, gradient: Tensor) -> Tensor:
-        """Where does a token get nothing, in second derivatives too? If A = 0, the derivative by A remains, unless r is infinite."""
+        """Where must second derivatives be 0, too? Where the gradient is 0, except for A = 0 at a finite r: the derivative by A remains."""
         ratio = torch.exp(self.log_ratio) if self.in_log else self.x
         return (gradient == 0) & ((self.advantage != 0) | (ratio == torch.inf))
 
@@ -531,7 +532,9 @@ POLICY_LOSS = register(
         gradient_to="log_ratio",
         formula_of="log_ratio",
         picture=Picture(
-            *((), (math.log(0.8), math.log(1.28)), (), -1.0, 1.0),
+            edges=(math.log(0.8), math.log(1.28)),
+            low=-1.0,
+            high=1.0,
             of=lambda x: (x, torch.ones_like(x), 0.2, 0.28, None, 0, 0),
         ),
     )

@@ -1,4 +1,4 @@
-"""All private names of torch that the library uses. With the fallback of each, ops stay right; `pseudograd doctor` shows what is missing.
+"""All private names of torch that the library uses. If torch lacks one, a fallback keeps ops right, and `pseudograd doctor` lists it.
 
 For example, if torch does not tell whether a transform is active, every call takes the lowering that serves transforms, too.
 The file is long because no other file uses anything private of torch.
@@ -105,7 +105,7 @@ _NO_DISPATCH = Tensor.__torch_dispatch__
 
 
 def is_opaque(value: object) -> bool:
-    """Does the value's class see calls that read its numbers, or has it none, as a fake tensor? The local part of a DTensor is plain."""
+    """Does its class intercept each call, as that of a fake tensor, so that nobody can read its numbers? A DTensor has a plain part."""
     if type(value) is Tensor or type(value) is nn.Parameter:
         return False
     dispatch = getattr(type(value), "__torch_dispatch__", _NO_DISPATCH)
@@ -161,9 +161,10 @@ def forward_mode_at(level: int | None) -> AbstractContextManager[object]:
 
 
 def primal(value: object, level: int | None) -> Any:
-    """The tensor without its tangent of this level; tangents of outer levels stay. A tangent itself must have none of its level.
+    """The tensor without its tangent of this level; tangents of outer levels stay.
 
-    It is wrapped as torch wraps the result of a Function at a level. A tensor of a vmap inside the level is unwrapped and wrapped again.
+    The result is wrapped as torch wraps the result of a Function at a level. A tensor of a vmap inside the level is unwrapped and wrapped
+    again.
     """
     if level is None or not isinstance(value, Tensor):
         return value
@@ -197,7 +198,7 @@ def physical(value: Tensor) -> Tensor:
 
 
 def below_wrappers(value: Tensor) -> Tensor:
-    """As `physical`, but with the dimensions in their own order and distributed: this tensor has the node that made it."""
+    """The tensor inside all wrappers of transforms. Unlike that of `physical` it is not changed, so it has the node that made it."""
     *_, value = levels_of(value)
     return value
 
@@ -288,7 +289,7 @@ def take_off_the_stack(mode: object) -> bool:
 
 
 def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
-    """End the context of a mode, in whatever order. If a context of torch has taken this mode off the stack, its own is taken off here."""
+    """End the context of a mode, in whatever order. If a context of torch has popped this mode in place of its own, pop that one."""
     if not has_mode_stack:
         TorchFunctionMode.__exit__(mode, None, None, None)
     elif not take_off_the_stack(mode) and is_in_its_thread and mode_count():
@@ -475,7 +476,7 @@ def _wraps_nodes() -> bool:
     with without_torch_function(), torch.enable_grad():
         x = torch.zeros(2, requires_grad=True) * 1
         x[:1].mul_(2)
-        return node_creation_hook is None or wrapped_node(x.grad_fn) is not None  # both since torch 2.15
+        return node_creation_hook is None or wrapped_node(x.grad_fn) is not None  # before torch 2.15 there is neither
 
 
 _NODE = "torch.autograd.graph.Node"

@@ -136,7 +136,7 @@ def _settings(code: Code, flags: int, low: float = -math.inf, high: float = math
     settings: list[Any] = [None, None, None]
     for column, slopes in enumerate(code.slopes):
         if slopes is not None:
-            factors = [slope[0] for slope in slopes]  # here no factor depends on the sign of grad
+            factors = next(zip(*slopes, strict=True))  # those for grad > 0: the others are equal
             settings[column] = tensor_of(low, high, plan, regions_of_planes, *factors, *[0.0] * (8 - len(factors)))
     if code.slopes[X] is None:  # the settings of x make the code, which does not depend on the slopes
         settings[X] = settings[MAX if code.slopes[MIN] is None else MIN]
