@@ -216,29 +216,20 @@ def is_functionalized() -> bool:
 
 # --- optimisers -------------------------------------------------------------------------------------------------------
 
-set_grad_enabled = _find(
-    "torch._C._set_grad_enabled", "a diagnosis costs some microseconds more", torch.set_grad_enabled
-)
+set_grad_enabled = _find("torch._C._set_grad_enabled", _SLOWER, torch.set_grad_enabled)
 # The functions that an optimiser calls around its step for profilers.
 marks_of_profiles = tuple(
     mark
     for name in ("_record_function_enter_new", "_record_function_exit._RecordFunction")
-    if (mark := _find(f"torch.ops.profiler.{name}", "a diagnosis costs some microseconds more", None)) is not None
+    if (mark := _find(f"torch.ops.profiler.{name}", _SLOWER, None)) is not None
 )
 # The methods of an optimiser that its own step calls.
-PARTS_OF_A_STEP = frozenset(
-    (
-        "_optimizer_step_code",
-        "_init_group",
-        "_accelerator_graph_capture_health_check",
-        "_cuda_graph_capture_health_check",
-    )
-)
-_before_steps = _find("torch.optim.optimizer._global_optimizer_pre_hooks", "a diagnosis costs a third more", None)
-_after_steps = _find("torch.optim.optimizer._global_optimizer_post_hooks", "a diagnosis costs a third more", None)
-NAMES.append(
-    Name("torch.optim.Optimizer._init_group", "a diagnosis costs a third more", lambda: hasattr(SGD, "_init_group"))
-)
+_PARTS = "_optimizer_step_code _init_group _accelerator_graph_capture_health_check _cuda_graph_capture_health_check"
+PARTS_OF_A_STEP = frozenset(_PARTS.split())
+_THIRD = "a diagnosis costs a third more"
+_before_steps = _find("torch.optim.optimizer._global_optimizer_pre_hooks", _THIRD, None)
+_after_steps = _find("torch.optim.optimizer._global_optimizer_post_hooks", _THIRD, None)
+NAMES.append(Name("torch.optim.Optimizer._init_group", _THIRD, lambda: hasattr(SGD, "_init_group")))
 
 
 def step_hooks(optimizer: object) -> list[dict[int, object]]:
