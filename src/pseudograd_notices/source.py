@@ -30,7 +30,8 @@ def blank_magics(source: str) -> str:
     continues = False
     indent = ""
     for line in lines:
-        is_magic = continues or (_MAGIC.match(line) is not None and not line.lstrip().startswith("%s"))
+        is_format = line.lstrip().startswith("%s")  # inside a string of several lines
+        is_magic = continues or (_MAGIC.match(line) is not None and not is_format)
         if is_magic and not continues:  # the lines that continue it may have any indent
             indent = line[: len(line) - len(line.lstrip())]
         result.append(f"{indent}pass" if is_magic else line)

@@ -27,9 +27,8 @@ class Watch:
         self.open: list[str] = []
         self.on_begin: Callable[[str], None] | None = None
         self.on_end: Callable[[str], None] | None = None
-        self._fixtures: dict[
-            pytest.FixtureDef[object], str
-        ] = {}  # the name of the last set-up of each, in order of set-up
+        # The name that each fixture got when it was last set up, in this order.
+        self._fixtures: dict[pytest.FixtureDef[object], str] = {}
         self._count = 0
 
     @property
@@ -126,12 +125,15 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.nodeid == watch.running and (report.when == "call" or report.outcome != PASSED):
-        known = watch.endings.get(report.nodeid)
-        if known is None or known.outcome != FAILED:
-            has_mark, marked = hasattr(report, "wasxfail"), {SKIPPED: XFAILED, PASSED: XPASSED}
-            outcome = marked.get(report.outcome, report.outcome) if has_mark else report.outcome
-            watch.endings[report.nodeid] = SuiteTest(outcome, _describe(report))
+    """Note the outcome of the test itself; that of its set-up or teardown only if it did not pass. The first failure stays."""
+    if report.nodeid != watch.running or (report.when != "call" and report.outcome == PASSED):
+        return
+    known = watch.endings.get(report.nodeid)
+    if known is None or known.outcome != FAILED:
+        outcome: str = report.outcome
+        if hasattr(report, "wasxfail"):
+            outcome = {SKIPPED: XFAILED, PASSED: XPASSED}.get(outcome, outcome)
+        watch.endings[report.nodeid] = SuiteTest(outcome, _describe(report))
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:

@@ -14,7 +14,7 @@ from .count.leaves import Leaves
 from .count.tally import Tally
 from .records import Site, Structural
 
-_PINNED = ", pinned"
+_PINNED = ", pinned"  # in the name of each primitive that a pin runs
 ASCENT, DESCENT, UNKNOWN = "ascent", "descent", "unknown"
 
 
@@ -29,7 +29,8 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         below, above = (sides[f"{side}-"] + sides[f"{side}+"] for side in ("below", "above"))
         recoverable, at_bound = int(sums["recoverable"]), int(sums["at_bound"])
         if direction == ASCENT:
-            at = sides["at+"] if tally.has_only_lower_bound else 0  # with two bounds, "at" does not say at which
+            # A step up the gradient leads back inside at "below+" and "above-". With two bounds, "at" does not say at which.
+            at = sides["at+"] if tally.has_only_lower_bound else 0
             recoverable = min(sides["below+"] + sides["above-"] + at, int(sums["cut"]))
         regions = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
     op, family = _op_of_node(tally.op), None

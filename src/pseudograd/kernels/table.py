@@ -213,7 +213,7 @@ _NONE, _SEVERAL = "none", "several"
 
 def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
     """(y, saved) by the first kernel that can compute them, else None."""
-    return _first("forward", residual, call, inputs, call, inputs, wants)
+    return _run_first("forward", residual, call, inputs, call, inputs, wants)
 
 
 def have_values(call: Call) -> bool:
@@ -223,15 +223,15 @@ def have_values(call: Call) -> bool:
 
 def value(call: Call, inputs: Inputs) -> Tensor | None:
     """y of a call that saves its inputs, by the first kernel that can compute it, else None."""
-    return _first("value", INPUTS, call, inputs, call, inputs)
+    return _run_first("value", INPUTS, call, inputs, call, inputs)
 
 
 def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
     """What the call saves, by the first kernel that can compute it and write y into the first input; else None, and nothing has changed."""
-    return _first("forward_in_place", residual, call, inputs, call, inputs, wants)
+    return _run_first("forward_in_place", residual, call, inputs, call, inputs, wants)
 
 
-def _first(method: str, residual: Residual, call: Call, values: Iterable[object], *arguments: object) -> Any:
+def _run_first(method: str, residual: Residual, call: Call, values: Iterable[object], *arguments: object) -> Any:
     """The result of this method of the first kernel that has it, computes on the device of the values, and does not decline."""
     device = ""
     for kernel in _served(call).kernels.get(residual.name, ()):
@@ -246,12 +246,12 @@ def _first(method: str, residual: Residual, call: Call, values: Iterable[object]
 
 def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     """The gradients by the first kernel that can compute them, else None."""
-    return _first("backward", residual, call, (grad, *saved), grad, saved, wants, call)
+    return _run_first("backward", residual, call, (grad, *saved), grad, saved, wants, call)
 
 
 def prepare(call: Call, others: Inputs, dtype: torch.dtype, device: str) -> Prepared | None:
     """The call prepared with these numbers behind x, if a kernel on the device can."""
-    recipe = _first_on(device, "prepare", call, others, dtype)
+    recipe = _prepare_by_first(device, "prepare", call, others, dtype)
     return None if recipe is None else recipe.replaced(coded=_of_first_residual(call, recipe.coded))
 
 
@@ -275,13 +275,13 @@ def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
     """The call prepared with tensors behind x, if a kernel on the device of x can."""
-    recipe = _first_on(inputs[0].device.type, "prepare_between", call, inputs)
+    recipe = _prepare_by_first(inputs[0].device.type, "prepare_between", call, inputs)
     if recipe is None:
         return None
     return recipe.replaced(coded=lru_cache(lambda wants: _of_first_residual(call, recipe.coded(wants))))
 
 
-def _first_on(device: str, method: str, call: Call, *arguments: object) -> Any:
+def _prepare_by_first(device: str, method: str, call: Call, *arguments: object) -> Any:
     """The result of this method of the first kernel for exactly this device that does not decline."""
     for kernel in _served(call).kernels.get(INPUTS.name, ()):
         run = getattr(kernel, method) if kernel.device == device else None

@@ -1,6 +1,7 @@
 """Run a rewritten call that is like an earlier one: all that does not depend on the values of x and of tensor bounds was decided then.
 
-At ten elements a rewritten call should cost little more than torch's own under an empty mode of functions, so each line here counts.
+Other calls are *read*: the row of their function arranges the arguments for a primitive. At ten elements a rewritten call should cost
+little more than torch's own under an empty mode of functions, so each line here counts.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from .entered_contexts import Entered
 from .report import Log, Tallied
 
 
-class Known(NamedTuple):
-    """How to run calls of one function of torch in one context. run(x, *tensors): the result; None if the call has to be read again.
+class KnownCall(NamedTuple):
+    """How to run calls of one function of torch in one context. run(x, *tensors): the result; None for a call that has to be read.
 
     has_only_tensors: the positional arguments are all tensors. has_zero: a number is 0 or -0, which have the same key.
     """
@@ -39,7 +40,7 @@ class Known(NamedTuple):
     tallied: dict[tuple[int, int], Tallied]  # by the line of the program
 
 
-def run_known(mode: Entered, calls: dict[object, Known], args: Arguments, kwargs: Keywords) -> Tensor | None:
+def run_known(mode: Entered, calls: dict[object, KnownCall], args: Arguments, kwargs: Keywords) -> Tensor | None:
     """The result of a call that is like one of `calls`, those of its function; None for another call, which has to be read."""
     if not args or our_formulas.depth:
         return None
@@ -78,7 +79,7 @@ def run_known(mode: Entered, calls: dict[object, Known], args: Arguments, kwargs
 
 
 def _key_of(args: Arguments, kwargs: Keywords) -> tuple[object, ...]:
-    """All tensors behind x have the same entry: `run` checks their dtypes and shapes."""
+    """What tells calls apart. Every tensor behind x counts as the same: `run` checks its dtype and shape."""
     key = [args[0].dtype]
     for value in args[1:]:
         key.append(Tensor if type(value) in PLAIN else value)
@@ -91,7 +92,7 @@ def _tensors(values: Iterable[object]) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and type(value) in PLAIN]
 
 
-def _note_first(log: Log, known: Known, caller: FrameType) -> None:
+def _note_first(log: Log, known: KnownCall, caller: FrameType) -> None:
     """Count a call at a line without a tally. The tally is kept only for a line of the program: many may lead to one line of a package."""
     tallied = log.count(known.op, known.rule, None)
     if tallied.call is not None and tallied.call == tallied.program and tallied.call.code is caller.f_code:
@@ -123,7 +124,7 @@ def remember_call(
         return  # the key would not tell the tensors apart
     for kinked in KINKED.get(func, ()) if mode.kinks else ():
         if kinked.kink.pick or kinked.family in mode.kinks:
-            return  # a pin reads each call
+            return  # a pin of this kink has to read each call
     try:
         key = _key_of(args, kwargs)
         memory = prepared.get(mode) or remember(prepared, mode, {})
@@ -134,6 +135,6 @@ def remember_call(
         if run is not None:
             has_only_tensors = has_tensors and len(_tensors(args)) == len(args)
             has_zero = not has_tensors and 0 in inputs[1:]
-            remember(calls, key, Known(run, op, rule, has_tensors, has_only_tensors, has_zero, {}))
+            remember(calls, key, KnownCall(run, op, rule, has_tensors, has_only_tensors, has_zero, {}))
     except TypeError:
         return

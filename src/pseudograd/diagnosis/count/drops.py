@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...listen.nodes import GraphNode
-from .grads import Leaving, are_readable
+from .grads import Gradients, are_readable
 from .leaf import Leaf
 from .leaves import LOOKUPS, Leaves
 from .tally import Tally
@@ -61,7 +61,7 @@ class Drops:
         """A node was made, in a step whose backward is looked at. may_run_again: no saved-tensor hook of the program is in force."""
         node.metadata[self._rerun] = may_run_again
 
-    def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, partial: int) -> None:
+    def look(self, node: GraphNode | None, leaving: Gradients, arriving: Gradients, partial: int) -> None:
         """A node ran. partial: the set of leaves of which some entries never had a gradient."""
         tally = None if node is None else node.metadata.get(self._key)
         may_run_again = None if node is None else node.metadata.get(self._rerun)
@@ -74,6 +74,7 @@ class Drops:
             return
         if not is_lookup and not any(grad is not None and bool(torch.count_nonzero(grad)) for grad in arriving):
             return
+        # The node runs again on ones: an entry that gets 0 from ones is dropped by the op, and not 0 by chance.
         if may_run_again and (is_lookup or not tally.may_move):
             arriving = [None if grad is None else torch.ones_like(grad) for grad in arriving]
             leaving = _rerun(node, arriving)
@@ -113,10 +114,12 @@ class Drops:
                 count += 1
             if count == _MOST_NEAR or len(queue) > _NEAR:
                 return
-            queue += {other: None for other, _ in node.next_functions if other is not None and other not in queue}
+            for other, _ in node.next_functions:
+                if other is not None and other not in queue:
+                    queue.append(other)
 
 
-def _rerun(node: GraphNode, arriving: Leaving) -> Leaving:
+def _rerun(node: GraphNode, arriving: Gradients) -> Gradients:
     """The gradients that leave a node of torch if these arrive; empty if the node cannot be called again."""
     if any(type(grad) is not Tensor for grad in arriving if grad is not None):
         return ()  # it may run code of its own
@@ -155,14 +158,14 @@ def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> 
 
     is_lookup: the op reads single entries, so it may drop any number of others in this step.
     """
-    ways = (missing, missing.transpose(0, 1)) if missing.dim() > 1 else (missing,)
     if left.numel() == missing.numel():
         dropped = arrived & ~left
-        if any(_is_within(way.reshape(left.shape), dropped, is_lookup) for way in ways):
+        if any(_is_within(mask.reshape(left.shape), dropped, is_lookup) for mask in _by_rows_and_columns(missing)):
             return True
-    for units in (_flags_along(way, range(1)).all(1) for way in ways):
-        are_whole = int(units.sum()) * (missing.numel() // units.numel()) == int(missing.sum())
-        for dims in _dims_of(left, units.numel()) if are_whole else ():
+    for mask in _by_rows_and_columns(missing):
+        units = _flags_along(mask, range(1)).all(1)  # the rows, or the columns, that miss a gradient everywhere
+        are_all = int(units.sum()) * (missing.numel() // units.numel()) == int(missing.sum())  # of the missing entries
+        for dims in _dims_of(left, units.numel()) if are_all else ():
             if _is_within(units, _flags_along(arrived, dims).any(1) & ~_flags_along(left, dims).any(1)):
                 return True
     return False
@@ -170,9 +173,12 @@ def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> 
 
 def _may_concern(flags: Tensor, missing: Tensor) -> bool:
     """Has the gradient the shape of the leaf, or a dimension for its missing rows or columns?"""
-    ways = (missing, missing.transpose(0, 1)) if missing.dim() > 1 else (missing,)
-    counts = [len(way) for way in ways if bool(_flags_along(way, range(1)).all(1).any())]
-    return flags.numel() == missing.numel() or any(True for count in counts for _ in _dims_of(flags, count))
+    counts = [len(mask) for mask in _by_rows_and_columns(missing) if bool(_flags_along(mask, range(1)).all(1).any())]
+    return flags.numel() == missing.numel() or any(list(_dims_of(flags, count)) for count in counts)
+
+
+def _by_rows_and_columns(mask: Tensor) -> list[Tensor]:
+    return [mask, mask.transpose(0, 1)] if mask.dim() > 1 else [mask]
 
 
 def _dims_of(flags: Tensor, count: int) -> Iterator[range]:

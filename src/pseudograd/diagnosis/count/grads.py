@@ -20,19 +20,19 @@ COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite
 ELSEWHERE = "elsewhere"  # if something was cut: the elements that left towards inputs of other shapes
 
 Sums = dict[str, Number]
-Leaving = Sequence[Tensor | None]
+Gradients = Sequence[Tensor | None]  # that arrive at a node, or leave it
 Bound = float | Tensor | None
 Bounds = tuple[Tensor | None, Bound, Bound]  # x and its bounds; None for each if they are not known
 
 
-class Grads:
+class MatchedGradients:
     """The gradient that arrived at a node, the gradients of its shape that left, and those of other shapes."""
 
     def __init__(self, arrived: Tensor, left: list[Tensor], others: list[Tensor]) -> None:
         self.arrived, self.left, self.others = arrived, left, others
 
     @classmethod
-    def match(cls, leaving: Leaving, arriving: Leaving) -> Grads | None:
+    def match(cls, leaving: Gradients, arriving: Gradients) -> MatchedGradients | None:
         """None if the gradients cannot be compared element by element."""
         grad = next((grad for grad in arriving if grad is not None), None)
         if grad is None or grad.layout is not torch.strided or not (grad.is_floating_point() or grad.is_complex()):
@@ -65,14 +65,14 @@ class Grads:
 
 
 def count(
-    leaving: Leaving, arriving: Leaving, is_full: bool, may_move: bool = False, saved: SavedValues | None = None
+    leaving: Gradients, arriving: Gradients, is_full: bool, may_move: bool = False, saved: SavedValues | None = None
 ) -> Sums | None:
     """The counts of one backward call; None if the gradients cannot be compared element by element.
 
     may_move: the op may move or mix elements. saved: the values that the node of a clamp keeps; then the counts also tell the region of x
     by the sign of the gradient, and how much of the cut leads back inside, if that can be known: see `has_sides`.
     """
-    grads = Grads.match(leaving, arriving)
+    grads = MatchedGradients.match(leaving, arriving)
     if grads is None:
         return None
     sums = _count(grads, is_full, bounds_of(grads, saved))
@@ -114,7 +114,7 @@ def _number(value: Number) -> Number:
 # --- element by element -----------------------------------------------------------------------------------------------
 
 
-def _count(grads: Grads, is_full: bool, bounds: Bounds) -> Sums:
+def _count(grads: MatchedGradients, is_full: bool, bounds: Bounds) -> Sums:
     grad, (x, low, high) = grads.arrived, bounds
     sides = {} if x is None else _count_sides(grads, x, low, high)
     counts = kernel.tally(grad, grads.left, is_full)
@@ -131,7 +131,7 @@ def _count(grads: Grads, is_full: bool, bounds: Bounds) -> Sums:
     return {**{name: _number(value) for name, value in sums.items()}, **sides}
 
 
-def _count_moved(grads: Grads, sums: Sums, is_full: bool) -> Sums:
+def _count_moved(grads: MatchedGradients, sums: Sums, is_full: bool) -> Sums:
     """The counts to use instead if the op moves elements, as flip, gather and softmax do, so that some leave where none arrived.
 
     Then an element is cut for each that arrives and does not leave, wherever it is.
@@ -143,13 +143,13 @@ def _count_moved(grads: Grads, sums: Sums, is_full: bool) -> Sums:
     for other in grads.left[1:]:
         leaves = leaves | (other != 0)
     left = _number(torch.count_nonzero(leaves))
-    is_moved, fewer = left + cut > arrived, arrived - left
+    is_moved, lost = left + cut > arrived, arrived - left
     if isinstance(is_moved, bool) and not is_moved:
         return {}
-    moved: Sums = {"cut": fewer * (fewer > 0)}
+    moved: Sums = {"cut": lost * (lost > 0)}
     if is_full:
-        lost = sums["magnitude"] - _number(sum(other.abs().sum(dtype=_wide(other)) for other in grads.left))
-        moved["cut_magnitude"] = lost * (lost > 0) * (fewer > 0)
+        magnitude = sums["magnitude"] - _number(sum(other.abs().sum(dtype=_wide(other)) for other in grads.left))
+        moved["cut_magnitude"] = magnitude * (magnitude > 0) * (lost > 0)
     if not isinstance(is_moved, Tensor):
         return moved
     return {name: torch.where(is_moved, value, sums[name]) for name, value in moved.items()}
@@ -162,7 +162,7 @@ def _wide(tensor: Tensor) -> torch.dtype:
 # --- the region of x --------------------------------------------------------------------------------------------------
 
 
-def bounds_of(grads: Grads, saved: SavedValues | None) -> Bounds:
+def bounds_of(grads: MatchedGradients, saved: SavedValues | None) -> Bounds:
     """x and its bounds, if x has the shape of the gradient."""
     inputs: Sequence[Bound] | None = None
     if saved is not None and saved.primitive == "torch.fmin":
@@ -179,7 +179,7 @@ def bounds_of(grads: Grads, saved: SavedValues | None) -> Bounds:
     return None, None, None
 
 
-def _count_sides(grads: Grads, x: Tensor, low: Bound, high: Bound) -> Sums:
+def _count_sides(grads: MatchedGradients, x: Tensor, low: Bound, high: Bound) -> Sums:
     """The regions of x by the sign of the gradient, and the elements that are cut and lead back inside."""
     grad, cut = grads.arrived, grads.cut
     nowhere = torch.zeros_like(x, dtype=torch.bool)

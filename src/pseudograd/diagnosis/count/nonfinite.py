@@ -36,7 +36,7 @@ from .births import (
     saved_results,
     words_of,
 )
-from .grads import Leaving, are_readable
+from .grads import Gradients, are_readable
 from .graph_shapes import op_of
 from .influence import Influence, tensors_in
 from .leaf import MOST_IN_WARM_UP, Leaf
@@ -173,7 +173,7 @@ class Nonfinite:
         return Position(alike.index(node), len(alike)) if node in alike else NO_POSITION
 
     @quiet("what is not finite")
-    def _look_again(self, leaving: Leaving, arriving: Leaving) -> None:
+    def _look_again(self, leaving: Gradients, arriving: Gradients) -> None:
         node = current_node()
         if node is None:
             return
@@ -182,7 +182,7 @@ class Nonfinite:
         if self._fallback is None:
             self.look(self._recorder.tally_of(node), node, leaving, arriving)
 
-    def look(self, tally: Tally | None, node: GraphNode, leaving: Leaving, arriving: Leaving) -> None:
+    def look(self, tally: Tally | None, node: GraphNode, leaving: Gradients, arriving: Gradients) -> None:
         """Note a node from which a broken gradient leaves, although all that arrive are finite."""
         if self.has_spread or not are_readable((*arriving, *leaving)) or any(map(is_broken, arriving)):
             return
@@ -306,7 +306,7 @@ class Nonfinite:
 
     # --- a birth ------------------------------------------------------------------------------------------------------
 
-    def _birth(self, node: GraphNode, value: Tensor, arriving: Leaving, leaving: Leaving = ()) -> Birth:
+    def _birth(self, node: GraphNode, value: Tensor, arriving: Gradients, leaving: Gradients = ()) -> Birth:
         """The birth at a node. value: its broken result, or a broken gradient that leaves."""
         op, mask, grad = op_of(node), ~value.isfinite(), arriving[0] if arriving else None
         is_masked = grad is not None and grad.shape == mask.shape and not bool(torch.count_nonzero(grad[mask]))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...kernels import bits
 from ...torch_table.private import foreach_norm, foreach_sign, stream_key
-from .grads import ELSEWHERE, Grads, Leaving
+from .grads import ELSEWHERE, Gradients, MatchedGradients
 from .leaf import is_recorded
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class Rows:
     def __init__(self, ledger: Ledger, number: int, may_move: bool) -> None:
         self._ledger, self._number, self._may_move = ledger, number, may_move
 
-    def add_plain(self, arriving: Leaving, leaving: Leaving) -> int | None:
+    def add_plain(self, arriving: Gradients, leaving: Gradients) -> int | None:
         """Add a call; None where its gradients are not on the device, or cannot be compared."""
-        return 0 if self.add(Grads.match(leaving, arriving)) else None
+        return 0 if self.add(MatchedGradients.match(leaving, arriving)) else None
 
-    def add(self, grads: Grads | None) -> bool:
+    def add(self, grads: MatchedGradients | None) -> bool:
         if grads is None or grads.arrived.device != self._ledger.device or is_recorded(grads.arrived):
             return False
         self._ledger.add(self._number, grads, self._may_move)
@@ -107,7 +107,7 @@ class Ledger:
             self._count += 1
             return Rows(self, self._count - 1, may_move)
 
-    def add(self, number: int, grads: Grads, may_move: bool) -> None:
+    def add(self, number: int, grads: MatchedGradients, may_move: bool) -> None:
         grad, left = grads.arrived, grads.left
         memory = grad.data_ptr()
         for other in left:

@@ -30,8 +30,8 @@ from .grads import (
     ELSEWHERE,
     SIDES,
     SIGNS,
-    Grads,
-    Leaving,
+    Gradients,
+    MatchedGradients,
     Sums,
     add_inside,
     are_readable,
@@ -130,7 +130,7 @@ class Tally:
             self.calling = calling
             self.is_second_order |= calling in _BACKWARDS
 
-    def breaks(self, leaving: Leaving) -> bool:
+    def breaks(self, leaving: Gradients) -> bool:
         """May a gradient be broken that leaves on the CPU? If its sum is not finite, which may also be an overflow."""
         for grad in leaving:
             if grad is None or type(grad) is not Tensor or not (self.may_break or grad.dtype is torch.float16):
@@ -155,7 +155,7 @@ class Tally:
         return "code that no mode sees" if calling is None else getattr(calling, "__name__", None) or str(calling)
 
     def count(
-        self, leaving: Leaving, arriving: Leaving, is_full: bool, leaves: Leaves, ran: GraphNode | None = None
+        self, leaving: Gradients, arriving: Gradients, is_full: bool, leaves: Leaves, ran: GraphNode | None = None
     ) -> bool | None:
         """Count a call of a node. ran: the node; None for the one that runs now, which is looked up only if it is needed.
 
@@ -233,12 +233,12 @@ class Tally:
             self.steep_op = steep_op_behind(node)
 
     def _look_behind(
-        self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Leaving, arriving: Leaving
+        self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Gradients, arriving: Gradients
     ) -> None:
         """Note whether the next node would cut a gradient that passed exactly at a bound. Stops when it would not."""
         if self.next_cuts_at_bound is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
             return
-        grads = Grads.match(leaving, arriving)
+        grads = MatchedGradients.match(leaving, arriving)
         x, *bounds = (None,) if grads is None else bounds_of(grads, saved)
         if grads is None or x is None or is_recorded(x):
             return
@@ -275,7 +275,7 @@ class Tally:
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
 
     def _count_by_kernel(
-        self, leaving: Leaving, arriving: Leaving, is_full: bool, saved: torch_forms.SavedValues | None
+        self, leaving: Gradients, arriving: Gradients, is_full: bool, saved: torch_forms.SavedValues | None
     ) -> bool | None:
         """Count in one pass over memory. Returns whether the counts tell the region of x; None if no kernel can count."""
         if self.may_move:
@@ -284,7 +284,7 @@ class Tally:
             self._kernel = kernel.Sums(is_full)
         if saved is None and self._kernel.add_plain(arriving, leaving) is not None:
             return False
-        grads = Grads.match(leaving, arriving)
+        grads = MatchedGradients.match(leaving, arriving)
         x, low, high = (None, None, None) if grads is None else bounds_of(grads, saved)
         if grads is None or isinstance(low, Tensor) or isinstance(high, Tensor):
             return None
@@ -295,13 +295,13 @@ class Tally:
         return x is not None
 
     def _count_on_device(
-        self, leaving: Leaving, arriving: Leaving, saved: torch_forms.SavedValues | None, leaves: Leaves
+        self, leaving: Gradients, arriving: Gradients, saved: torch_forms.SavedValues | None, leaves: Leaves
     ) -> Rows | None:
         """Add the call to the sums of its device, and return these; None on a CPU, or if the region of x has to be counted."""
         grad = next((grad for grad in arriving if grad is not None), None)
         if grad is None or grad.is_cpu or is_recorded(grad):
             return None
-        grads = Grads.match(leaving, arriving)
+        grads = MatchedGradients.match(leaving, arriving)
         if grads is None or bounds_of(grads, saved)[0] is not None:
             return None
         rows = self._rows.get(grad.device)
@@ -309,7 +309,7 @@ class Tally:
             rows = self._rows[grad.device] = leaves.ledger_of(grad.device).rows(self.may_move)
         return rows if rows.add(grads) else None
 
-    def _look_at_window(self, leaving: Leaving, leaves: Leaves) -> None:
+    def _look_at_window(self, leaving: Gradients, leaves: Leaves) -> None:
         """Note the window of a jumprelu of this library whose threshold gets a gradient."""
         node = current_node()
         read = saved_inputs_of(node, JUMPRELU)
@@ -352,7 +352,7 @@ def _normalised_size(node: GraphNode) -> int:
     return math.prod(shape)
 
 
-WaitingCall = tuple[Tally, Leaving, Leaving, GraphNode | None]  # a call: what left, what arrived, and its node
+WaitingCall = tuple[Tally, Gradients, Gradients, GraphNode | None]  # a call: what left, what arrived, and its node
 
 
 def count_together(calls: Sequence[WaitingCall], is_full: bool, leaves: Leaves) -> None:
@@ -417,7 +417,9 @@ def form_of_slice(node: GraphNode) -> Form | None:
     return None if part is None else part.form
 
 
-def read_slice(node: GraphNode | None, leaving: Leaving, arriving: Leaving) -> tuple[Leaving, Leaving, Form | None]:
+def read_slice(
+    node: GraphNode | None, leaving: Gradients, arriving: Gradients
+) -> tuple[Gradients, Gradients, Form | None]:
     """The gradients within the slice, and the op that changed it; the whole gradients if nobody noted the slice."""
     part: _Slice | None = None if node is None else node.metadata.get(_KEY)
     if part is None or leaving[0] is None or arriving[0] is None:

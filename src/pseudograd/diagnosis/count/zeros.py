@@ -13,7 +13,7 @@ import torch
 from ...listen.nodes import GraphNode
 from ..records import Site
 from .drops import PRODUCTS, Drops
-from .grads import Leaving, are_readable
+from .grads import Gradients, are_readable
 from .leaves import Leaves
 from .tally import Tally
 
@@ -44,7 +44,7 @@ class Zeros:
             node.metadata[self._begun] = True
         return is_new
 
-    def look(self, node: GraphNode | None, leaving: Leaving, arriving: Leaving, suspects: int) -> None:
+    def look(self, node: GraphNode | None, leaving: Gradients, arriving: Gradients, suspects: int) -> None:
         """A node ran: note the leaves to which it handed only zeros."""
         tally = None if node is None else node.metadata.get(self._key)
         if node is None or tally is None or not are_readable(arriving):
