@@ -87,7 +87,7 @@ def test_equals_bounded_least_squares_of_scipy(seed: int, width: float, kind: st
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_each_step_is_that_of_the_optimizer_and_then_a_clamp(kind: str, dtype: torch.dtype) -> None:
-    """Against a copy that is clamped by hand: values, and the whole state, which must not notice."""
+    """A copy without a projection, whose values are clamped by hand, has the same values and the same state."""
     low = torch.tensor([-0.2, 0.0, -1.0], dtype=dtype)
     ours, theirs = ([parameter(0.1, 0.1, 0.1, dtype=dtype), parameter(1.0, -1.0, dtype=dtype)] for _ in range(2))
     projected, plain = OPTIMIZERS[kind](ours), OPTIMIZERS[kind](theirs)
@@ -107,7 +107,7 @@ def test_each_step_is_that_of_the_optimizer_and_then_a_clamp(kind: str, dtype: t
             assert torch.equal(p.grad, q.grad)
     for p, q in zip(ours, theirs, strict=True):
         for name, value in plain.state[q].items():
-            assert torch.equal(projected.state[p][name], value) if isinstance(value, Tensor) else True
+            assert not isinstance(value, Tensor) or torch.equal(projected.state[p][name], value)
     assert projected.state_dict().keys() == plain.state_dict().keys()
 
 
@@ -348,18 +348,18 @@ def mesh() -> Iterator[Any]:
         distributed.destroy_process_group()
 
 
-def _no_sharded_ones(tensors: list[Tensor], numbers: list[float]) -> None:
-    """What torch 2.10's private loops say to a DTensor."""
+def _clamp_min_unsharded(tensors: list[Tensor], numbers: list[float]) -> None:
+    """As the private loops of torch 2.10, which refuse a DTensor."""
     assert not any(hasattr(tensor, "device_mesh") for tensor in tensors)
     for tensor, number in zip(tensors, numbers, strict=True):
         tensor.clamp_(min=number)
 
 
 @pytest.mark.parametrize("low", ["a number", "the whole tensor", "sharded as p", "one for all rows"])
-def test_of_a_sharded_parameter_the_bound_has_the_whole_shape(low: str, mesh: Any, monkeypatch: Any) -> None:
+def test_the_bound_of_a_sharded_parameter_has_the_whole_shape(low: str, mesh: Any, monkeypatch: Any) -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    monkeypatch.setattr(pg.optim, "foreach_clamp_min_", _no_sharded_ones)
+    monkeypatch.setattr(pg.optim, "foreach_clamp_min_", _clamp_min_unsharded)
     placements = (Replicate(), Shard(0))
     sharded = torch.nn.Parameter(distribute_tensor(torch.tensor([[-9.0, -9.0], [0.0, 9.0]]), mesh, placements))
     plain = torch.nn.Parameter(torch.tensor([[-9.0, -9.0], [0.0, 9.0]]))
@@ -383,7 +383,7 @@ def test_of_a_sharded_parameter_the_bound_has_the_whole_shape(low: str, mesh: An
 def test_bad_calls() -> None:
     p, other = parameter(0.0, 1.0), parameter(0.0)
     optimizer = torch.optim.SGD([p])
-    turned = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    complex_parameter = torch.nn.Parameter(torch.zeros(2, dtype=torch.complex64))
     for arguments, kind, text in (
         ((p, {p: (0, 1)}), TypeError, r"optimizer must be a torch.optim.Optimizer, got a Parameter"),
         ((optimizer, (0, 1)), TypeError, r"bounds must be a dictionary {parameter: \(min, max\)}, got \(0, 1\)"),
@@ -391,7 +391,11 @@ def test_bad_calls() -> None:
         ((optimizer, {other: (0, 1)}), ValueError, "parameter must be in a group of the optimizer, got a Parameter of"),
         ((optimizer, {p.data: (0, 1)}), ValueError, "parameter must be in a group .* Name the parameter itself"),
         ((optimizer, {"weight": (0, 1)}), TypeError, "parameter must be a tensor, got 'weight'"),
-        ((torch.optim.SGD([turned]), {turned: (0, 1)}), TypeError, "parameter must be real, got torch.complex64"),
+        (
+            (torch.optim.SGD([complex_parameter]), {complex_parameter: (0, 1)}),
+            TypeError,
+            "parameter must be real, got torch.complex64",
+        ),
         ((optimizer, {p: 1.0}), ValueError, r"bounds must be pairs \(min, max\), got 1.0"),
         ((optimizer, {p: (0, 1, 2)}), ValueError, r"bounds must be pairs \(min, max\), got \(0, 1, 2\)"),
         ((optimizer, {p: torch.zeros(2)}), ValueError, r"bounds must be pairs \(min, max\), got a Tensor"),

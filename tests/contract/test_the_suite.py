@@ -1,4 +1,4 @@
-"""Tests of the suite: every broken rule fails a check, and the right rules from which they were made fail none."""
+"""Tests of the contract checks: every broken rule fails a check, and the right rules from which they were made fail none."""
 
 import contextlib
 import functools
@@ -68,9 +68,9 @@ def test_a_broken_rule_fails(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         *(pytest.param(name, marks=pytest.mark.slow) for name in ("zero", "identity", "leaky")),
     ],
 )
-def test_a_whole_rule_does_not(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the test above would prove nothing. Two edges, up and down; at all of them the rule is clamp's own, which test_values tests."""
-    right = broken_rules.broken_op(f"whole {name}", broken_rules.CLAMP.rules[name], edges=("closed", "inward"))
+def test_a_right_rule_fails_no_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two edges are enough here: test_values runs the same checks on all edges of clamp."""
+    right = broken_rules.broken_op(f"right {name}", broken_rules.CLAMP.rules[name], edges=("closed", "inward"))
     assert list(_failures(_add_to_table(monkeypatch, right), name)) == []
 
 
@@ -131,10 +131,10 @@ def test_a_wrong_kernel_for_a_device_that_is_absent_fails_or_is_named() -> None:
 def test_a_wrong_kernel_for_a_code_fails_too(priority: int) -> None:
     """Although the tensors of the contract have too few elements for a code."""
 
-    def all_of_it(grad: torch.Tensor, *how: object) -> tuple[object, ...]:
+    def pass_all(grad: torch.Tensor, *how: object) -> tuple[object, ...]:
         return grad.clone(), None, None
 
-    wrong = kernels.Kernel("clamp", bits.BITS, bits.suits, all_of_it, priority=priority)
+    wrong = kernels.Kernel("clamp", bits.BITS, bits.suits, pass_all, priority=priority)
     with _registered(wrong), pytest.raises(AssertionError, match="kernel clamp for bits, gradient 0"):
         values.check_gradient(INWARD, torch.float32)
 
@@ -188,15 +188,15 @@ def test_a_gradient_that_is_wrong_by_one_path_fails(
     @functools.wraps(right)
     def wrong(f: object, inputs: object, grad: torch.Tensor, **given: bool) -> list[torch.Tensor | None]:
         gradients = right(f, inputs, grad, **given)
-        is_meant = given == how and not (text.startswith("kernel,") and kernels.table._off)
-        return [None if g is None else 2 * g for g in gradients] if is_meant else gradients
+        is_other_call = given != how or (text.startswith("kernel,") and kernels.table._off)
+        return gradients if is_other_call else [None if g is None else 2 * g for g in gradients]
 
     monkeypatch.setattr(values, path, wrong)
     with pytest.raises(AssertionError, match=f", {text}"):
         check(INWARD, torch.float32)
 
 
-def test_a_row_that_says_something_else_fails() -> None:
+def test_sides_that_do_not_fit_the_formula_fail() -> None:
     for name, sides_of in (
         ("inward", lambda: (Slope(1.0, 0.0), Slope(0.0, 1.0))),
         ("zero", lambda: (Slope(0.0, 1.0), NOTHING)),
@@ -214,14 +214,14 @@ def test_a_row_that_says_something_else_fails() -> None:
             case = case._replace(parameters=(("low", 0.25), ("high", 0.5)))
         sides.check_sides(case, torch.float32)
         rule = case.rule.replaced(sides=sides_of)
-        op = case.op.replaced(name=f"said wrong: {name}", rules={**case.op.rules, name: rule})
+        op = case.op.replaced(name=f"wrong sides: {name}", rules={**case.op.rules, name: rule})
         with pytest.raises(AssertionError, match="sides"):
             sides.check_sides(case._replace(op=op, rule=rule), torch.float32)
 
 
 @pytest.mark.parametrize("lowering", [engine.Pseudograd, engine.PseudogradFunctional], ids=lambda kind: kind.__name__)
 def test_a_lowering_that_forgets_a_bound_fails(lowering: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    """x gets its gradient; a lower bound gets half, from one lowering and not from the others."""
+    """One lowering gives a lower bound half of its gradient."""
     case = next(case for case in cases_of(OPS["clamp"]) if case.rule.name == "zero")
     all_inputs.check_all_inputs(case)
     right = lowering.backward  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Steps that rounding swallows: told where it does, silent on trainings that are well."""
+"""Steps that rounding swallows are a finding, and a healthy training has none."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _train(
 def test_the_share_that_never_moved_is_that_of_all_entries(
     dtype: torch.dtype, rate: float, never_moved: float, is_stalled: bool
 ) -> None:
-    """As counted over all entries by comparing them before and after; a thousand of each parameter are looked at here."""
+    """never_moved: counted over all entries. A diagnosis samples a thousand entries of each parameter."""
     d, net = _train(adamw(rate), dtype)
     sizes = {name: parameter.numel() for name, parameter in net.named_parameters()}
     share = sum(record.share * sizes[record.parameter] for record in d.stalled) / sum(sizes.values())
@@ -116,7 +116,7 @@ def test_a_stall_has_its_share_its_cause_and_advice_that_works() -> None:
         assert net(torch.ones(1, 2)).dtype is LOW
 
 
-def test_a_rate_that_is_too_small_is_told_the_factor_that_moves_the_weights() -> None:
+def test_the_advice_for_a_small_rate_has_the_factor_that_moves_the_weights() -> None:
     d, _ = _train(sgd(1e-9), FULL, steps=30)
     advice = re.fullmatch(r"Give the optimizer a rate ([\d,]+) times as large\.", only(d, "stalled").next_step)
     assert advice is not None
@@ -126,14 +126,14 @@ def test_a_rate_that_is_too_small_is_told_the_factor_that_moves_the_weights() ->
 
 @pytest.mark.parametrize(("start", "unit", "rate"), [(1e5, 1.0, 1e-3), (1e6, 1e6, 1e-2)])
 def test_small_steps_at_large_numbers_stall_in_full_precision(start: float, unit: float, rate: float) -> None:
-    """Hertz, metres, dates: the gradient is small beside the weight, and leads far."""
+    """As for hertz or dates: the gradient is small beside the weight, but the weight has a long way to go."""
     p = nn.Parameter(start + 100 * torch.arange(1.0, 9.0))
     d = train(None, lambda: ((p - start) / unit).square().mean().sqrt(), 20, torch.optim.Adam([p], rate))
     assert only(d, "stalled").share == 1
 
 
 def test_no_larger_rate_is_advised_while_other_parameters_move() -> None:
-    """The larger rate, under which the others might break, is no advice."""
+    """A larger rate might break the parameters that move."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.Tanh(), nn.Linear(16, 3)).to(LOW)
     x, y = torch.randn(32, 8).to(LOW), torch.arange(32) % 3
@@ -167,8 +167,8 @@ def test_a_warm_up_is_judged_when_it_has_ended(highest: int) -> None:
         assert "never moved in 16 steps" in only(d, "stalled").evidence
 
 
-def test_what_weight_decay_alone_moves_has_not_moved() -> None:
-    """A decay of a hundredth in each step changes the weights; of the gradient nothing is left."""
+def test_a_weight_that_only_decays_is_stalled() -> None:
+    """The decay takes a hundredth of the weights in each step; rounding swallows the part of the gradient."""
     d, net = _train(adamw(1e-5, decay=1000.0))
     mean = float(nn.Linear(64, 64).weight.detach().abs().mean())
     assert float(net[0].weight.detach().float().abs().mean()) < 0.9 * mean
@@ -196,7 +196,7 @@ def writing(rate: float, write: Callable[[Any, Any, float], object]) -> Optimize
 
 
 def _last_row(p: Any, state: Any, rate: float) -> None:
-    """Holds the others, as pruning and partial training do."""
+    """Writes the last row alone, as pruning and partial training hold the others."""
     p[-1] -= rate * p.grad[-1]
 
 
@@ -239,7 +239,7 @@ def _random_like_lion(p: Any, state: Any, rate: float) -> None:
 
 
 def _proximal(p: Any, state: Any, rate: float) -> None:
-    """Holds at 0 what a penalty drew there."""
+    """A penalty draws entries to 0 and holds them there."""
     state.setdefault("count", torch.zeros_like(p))
     p.copy_(functional.softshrink(p - rate * p.grad, 100 * rate))
 
@@ -272,8 +272,8 @@ def test_a_healthy_training_is_no_stall(name: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "rate", "rows"), [(FULL, 1e-2, 64), (LOW, 1e-4, 4096)])
 def test_a_converged_model_is_no_stall(dtype: torch.dtype, rate: float, rows: int) -> None:
-    """Least squares at its minimum. In full precision what is left of the gradient is rounding; in half precision the gradients of
-    batches cancel, and are as large as those of a training.
+    """Least squares at its minimum. In full precision the gradient is a rounding error. In half precision the gradients of batches are as
+    large as those of a training, but they cancel.
     """
     x = torch.randn(rows, 8)
     y = x @ torch.randn(8, 1) + torch.randn(rows, 1)
@@ -336,11 +336,11 @@ def test_the_expected_step_is_the_step(optimizer_of: Optimizer) -> None:
 
 
 def test_parameters_that_come_and_go_have_exact_counts() -> None:
-    """Frozen and set free, in groups of their own, of two dtypes: as a comparison of all entries before and after each step has it."""
+    """Parameters of two groups and two dtypes are frozen and unfrozen. The shares are those of a comparison before and after each step."""
     kinds = ((40, LOW), (9, torch.float16), (24, LOW), (30, LOW))
     parameters = [nn.Parameter(torch.randn(size).to(dtype)) for size, dtype in kinds]
     optimizer = torch.optim.SGD([{"params": parameters[:3]}, {"params": parameters[3:], "lr": 1e-3}], 3e-4)
-    had, moved = ([torch.zeros(p.shape, dtype=torch.bool) for p in parameters] for _ in range(2))
+    had_gradient, moved = ([torch.zeros(p.shape, dtype=torch.bool) for p in parameters] for _ in range(2))
     with diagnose(nn.ParameterDict(zip("abcd", parameters, strict=True))) as d:
         for step in range(30):
             for at, p in enumerate(parameters):
@@ -352,10 +352,11 @@ def test_parameters_that_come_and_go_have_exact_counts() -> None:
             optimizer.step()
             for at, p in enumerate(parameters):
                 if p.grad is not None:
-                    had[at] |= p.grad != 0
+                    had_gradient[at] |= p.grad != 0
                     moved[at] |= p.detach() != before[at]
     assert d.errors == []
-    expected = [float((felt & ~other).sum() / felt.sum()) for felt, other in zip(had, moved, strict=True)]
+    pairs = zip(had_gradient, moved, strict=True)
+    expected = [float((had & ~has_moved).sum() / had.sum()) for had, has_moved in pairs]
     assert all(0.02 < share < 0.98 for share in expected)
     assert not any(math.isnan(record.size) for record in d.stalled)
     shares = {record.parameter: record.share for record in d.stalled}

@@ -39,7 +39,7 @@ def _sampler(every: int = 3, window: int = 1, stop_on: str | tuple[str, ...] = (
 
 
 def _diagnosed_steps(sampler: Sampler, start: int, end: int, each: int = 1) -> list[int]:
-    """Of batches that take `each` steps of the optimiser."""
+    """The diagnosed steps if each batch takes `each` steps of the optimiser."""
     net, diagnosed = nn.Linear(2, 1), []
     for step in range(start, end, each):
         sampler.begin_batch(step, net)
@@ -87,7 +87,7 @@ class Unused(nn.Linear):
         self.unused = nn.Parameter(torch.ones(3))
 
 
-def test_it_stops_on_what_was_asked_and_says_so() -> None:
+def test_the_training_stops_at_a_finding_of_stop_on_with_a_warning() -> None:
     sampler = _sampler(1, stop_on=("cut>0.5", "starved"))
     with pytest.warns(UserWarning, match="the training is stopped, as asked: starved"):
         assert len(_train(sampler, 5, net=Unused())) == 1
@@ -96,13 +96,13 @@ def test_it_stops_on_what_was_asked_and_says_so() -> None:
     assert [finding.parameter for finding in sampler.last.starved] == ["unused"]
 
 
-def test_it_goes_on_where_nothing_of_that_is_found() -> None:
+def test_the_training_goes_on_without_such_a_finding() -> None:
     sampler = _sampler(1, stop_on="starved")
     assert len(_train(sampler, 3)) == 3
     assert not sampler.stops
 
 
-def test_a_mode_is_entered_in_a_window_alone_also_where_the_training_ends_in_it() -> None:
+def test_a_mode_is_entered_only_inside_a_window_and_close_ends_it() -> None:
     sampler, net = _sampler(3), nn.Linear(2, 1)
     for step in range(3):
         sampler.begin_batch(step, net)
