@@ -583,7 +583,7 @@ def _hide_backward(lowering: type[Function]) -> type[Function]:
 
 
 def _function_saving_tensors(recipe: PreparedBetween) -> type[Function]:
-    value, pull, columns = recipe.forward, recipe.backward, recipe.columns
+    value, pull, settings_of_tensors = recipe.forward, recipe.backward, recipe.settings
 
     class Pseudograd(Function):
         call = recipe.call  # read by `call_of` alone
@@ -600,8 +600,8 @@ def _function_saving_tensors(recipe: PreparedBetween) -> type[Function]:
                 pulled: list[Tensor | None] = []
                 dtype = grad.dtype
                 try:
-                    for column, want in zip(columns, wants):  # noqa: B905  of one length
-                        gradient = pull(grad, *tensors, column) if want else None
+                    for settings, want in zip(settings_of_tensors, wants):  # noqa: B905  of one length
+                        gradient = pull(grad, *tensors, settings) if want else None
                         if want and gradient.dtype is not dtype:  # type: ignore[union-attr]
                             break  # a hook of saved tensors has changed a dtype, and no operator takes that
                         pulled.append(gradient)
@@ -620,7 +620,7 @@ def _function_saving_code(
     of_call: Call, coded: Coded, inputs_of: Callable[[Sequence[Any]], list[Any]]
 ) -> type[Function]:
     """inputs_of: the inputs of the call, from one value for each of its tensors."""
-    encode, decode, columns = coded.encode, coded.decode, coded.columns
+    encode, decode, settings_of_tensors = coded.encode, coded.decode, coded.settings
 
     class Pseudograd(Function):
         call = of_call  # read by `call_of` alone
@@ -640,8 +640,8 @@ def _function_saving_code(
             # A hook of saved tensors may have changed the code.
             if _can_use_operators(grad) and type(code) is Tensor and bits.are_bytes(code):
                 try:
-                    pairs = zip(columns, wants, strict=True)
-                    pulled = [decode(grad, code, column, ctx.order) if want else None for column, want in pairs]
+                    pairs = zip(settings_of_tensors, wants, strict=True)
+                    pulled = [decode(grad, code, settings, ctx.order) if want else None for settings, want in pairs]
                     return tuple(pulled)
                 except NotImplementedError:  # the operators take no sparse grad, and none of another backend
                     pass

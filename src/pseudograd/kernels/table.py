@@ -27,13 +27,13 @@ def _leave_to_formula(*arguments: object) -> NoReturn:
 class Coded(Record):
     """How a call saves planes (see `bits`) instead of its tensors.
 
-    encode(*tensors) -> (y, planes, order). decode(grad, planes, column, order) -> the gradient of one tensor, for its entry of `columns`,
-    which is None if nobody asks for the gradient. code: what `residual` saves beside the planes and the order.
+    encode(*tensors) -> (y, planes, order). settings: one entry for each tensor; None if nobody asks for its gradient.
+    decode(grad, planes, entry, order) -> the gradient of the tensor with this entry. code: what `residual` saves beside the planes and the order.
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int | None]]
     decode: Callable[..., Tensor]
-    columns: tuple[Tensor | None, ...]
+    settings: tuple[Tensor | None, ...]
     code: object
     residual: Residual
 
@@ -63,13 +63,13 @@ class Prepared(Record):
 class PreparedBetween(Record):
     """A call whose inputs behind x are tensors or None, and which saves all its tensors. Everything that depends on no value is decided.
 
-    forward(*tensors) -> y. backward(grad, *tensors, column) -> the gradient of one tensor, for its entry of `columns`. inputs(values): the
-    inputs of the call, from one value for each tensor. coded(wants): how the call saves planes if these gradients are wanted, or None.
+    forward(*tensors) -> y. settings: one entry for each tensor. backward(grad, *tensors, entry) -> the gradient of the tensor with this
+    entry. inputs(values): the inputs of the call, from one value for each tensor. coded(wants): how the call saves planes if these gradients are wanted, or None.
     """
 
     forward: Callable[..., Tensor]
     backward: Callable[..., Tensor]
-    columns: tuple[Tensor, ...]
+    settings: tuple[Tensor, ...]
     inputs: Callable[[Sequence[Any]], list[Any]]
     call: Call
     coded: Callable[[Wants], Coded | None]
@@ -260,17 +260,20 @@ def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
     rule, wants = call.rule, (True, *[False] * len(others))
     if rule.is_from_user or call.maximize or call.primitive.saves != "rule":
         return None
-    passes, forward = not call.keeps(wants), call.primitive.forward
+    passes = not call.keeps(wants)
     if passes:  # the rule reads only grad; does x get grad itself?
         grad = torch.zeros(0)
         if call.pull(grad, (None,) * len(wants), None, wants)[0] is not grad:
             return None
-
-    def value(x: Tensor, settings: Tensor | None) -> Tensor:
-        return forward(x, *others)
-
     only_few_elements = bool(_served(call).residuals) and not passes
-    return Prepared(value, call, others, passes=passes, only_few_elements=only_few_elements, takes_any_layout=True)
+    forward = forward_of_x(call, others)
+    return Prepared(forward, call, others, passes=passes, only_few_elements=only_few_elements, takes_any_layout=True)
+
+
+def forward_of_x(call: Call, others: Inputs) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """The forward of torch for a `Prepared`. It reads no settings."""
+    forward = call.primitive.forward
+    return lambda x, settings: forward(x, *others)
 
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:

@@ -84,7 +84,7 @@ class Birth:
 
     tally: None if nobody saw the call. values: a clause about x at the broken entries. is_masked: do only zeros arrive at these entries?
     broken: the name of a saved input that is broken, and origin: the op that made this input. near: the parameter that is another input.
-    line: the losses of the line that ran the backward. factor: the largest gradient as a multiple of what float16 holds; 0 if it is not
+    line_losses: of the line that ran the backward. factor: the largest gradient as a multiple of what float16 holds; 0 if it is not
     known. hidden: the leaves upstream that a detach hides. earlier: an earlier backward that got the value, behind a detach.
     """
 
@@ -102,7 +102,7 @@ class Birth:
     origin: str = ""
     broken: str = ""
     near: str = ""
-    line: Losses | None = None
+    line_losses: Losses | None = None
     position: Position = NO_POSITION
     factor: float = 0.0
     hidden: int = 0

@@ -62,7 +62,7 @@ class Recorder(Protocol):
     leaves: Leaves
     influence: Influence
     backwards: int
-    line: Losses | None
+    line_losses: Losses | None
     is_on: bool
 
     def tally_of(self, node: GraphNode) -> Tally | None: ...
@@ -163,7 +163,7 @@ class Nonfinite:
     def _find_lines(self, behind: Sequence[GraphNode]) -> None:
         """Find the lines of births in the graph of a later backward of the same loss, where their nodes have the same positions."""
         for birth in self.births.values():
-            if birth.tally is None and birth.line is self._recorder.line:
+            if birth.tally is None and birth.line_losses is self._recorder.line_losses:
                 alike = [node for node in behind if op_of(node) == birth.op]
                 if alike and len(alike) == birth.position.total:
                     birth.tally = self._recorder.tally_of(alike[birth.position.number])
@@ -208,7 +208,7 @@ class Nonfinite:
                 birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
             self._hidden_births = self._hidden_births if is_late else []
         if birth is not None and len(self.births) < _MOST_BIRTHS and not is_late:
-            birth.line = self._recorder.line
+            birth.line_losses = self._recorder.line_losses
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
 
     def note_gradient(self, leaf: Leaf, grad: Tensor | None) -> None:

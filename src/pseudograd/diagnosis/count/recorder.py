@@ -187,7 +187,7 @@ class Recorder(Subscriber):
         self.loss: Tensor | None = None  # what the last backward began with, as a number
         self.is_loss_finite = True  # as far as nobody has to wait for it
         self.losses: dict[Location, Losses] = {}  # by the line of the backward
-        self.line: Losses | None = None  # of the backward that runs
+        self.line_losses: Losses | None = None  # of the backward that runs
         self._starts: list[GraphNode | None] = []  # the first nodes of the backward that runs
         self.raised = 0  # backward passes that ended with an error
         self.accumulates = False  # did a backward add to every leaf, and not to inputs that it named?
@@ -486,9 +486,8 @@ class Recorder(Subscriber):
         if not has_hidden and type(function) in _IN_C and self._defer(function, result, before):
             ranges.forget()
             return
-        new = ranges.since(
-            before, values if result is None else result
-        )  # x[0] = y returns nothing; its node is behind x
+        # x[0] = y returns nothing; its node is behind x.
+        new = ranges.since(before, values if result is None else result)
         if not new and ranges.may_hide_some():
             new = ranges.unseen_behind(values)
         if not new:
@@ -598,8 +597,10 @@ class Recorder(Subscriber):
     def _begin(self, roots: Roots, grads: Gradients, inputs: Roots | None, is_outermost: bool, is_heard: bool) -> None:
         """is_heard: does the listener of this backward hear all calls of the program in it?"""
         with without_torch_function():
+            starts = nodes.starts(roots)
             if is_outermost:
                 self.backwards += 1
+                self._starts = starts
                 self.leaves.name_roots()
                 self.influence.before_backward(roots)
                 self._note_inputs(inputs)
@@ -610,18 +611,14 @@ class Recorder(Subscriber):
             may_wait = is_heard and is_outermost and self.whatif is None and nobody_else_runs()
             # Autograd adds no gradient in place to one that is kept, and modes would see the difference.
             self._let_wait(may_wait and not dispatch_modes())
-            can_expect = may_wait and not inputs
-            starts = nodes.starts(roots)
+            behind = self._attach_to_graph(starts, can_expect=may_wait and not inputs)
             if is_outermost:
-                self._starts = starts
-            behind = self._attach_to_graph(starts, can_expect)
-            if self.line is not None and self.line.cast is not None and is_outermost:
-                casts = [node for node in behind if nodes.name_of(node) == _CAST]
-                self.line.stale += max(map(self._is_stale, casts), default=False)
-            if is_outermost and (not self.is_loss_finite or "nonfinite" in vars(self)):
-                with quietly():
-                    self.nonfinite.begin(roots, behind, self.is_loss_finite)
-            if is_outermost:
+                if self.line_losses is not None and self.line_losses.cast is not None:
+                    casts = [node for node in behind if nodes.name_of(node) == _CAST]
+                    self.line_losses.stale += max(map(self._is_stale, casts), default=False)
+                if not self.is_loss_finite or "nonfinite" in vars(self):
+                    with quietly():
+                        self.nonfinite.begin(roots, behind, self.is_loss_finite)
                 self.leaves.find_names(self.backwards)
         if is_outermost and self.whatif is not None and not transforms_are_active():
             self.whatif.begin(roots, grads, behind, self.backwards)
@@ -634,8 +631,8 @@ class Recorder(Subscriber):
         behind = self.leaves.reachable_from(starts)
         for start in starts:
             self.reached |= behind.get(start, 0) if start is not None else 0
-        if self.line is not None and starts[0] is not None:
-            self.line.leaves |= behind.get(starts[0], 0)
+        if self.line_losses is not None and starts[0] is not None:
+            self.line_losses.leaves |= behind.get(starts[0], 0)
         calls, deferred = self._find_deferred(behind)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial_suspects, self.arrivals.expect
         key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing_classes
@@ -702,7 +699,7 @@ class Recorder(Subscriber):
                     leaf.is_requested = True
 
     def _note_loss(self, roots: Roots, grads: Gradients) -> None:
-        root, grad, self.loss, self.line, self.is_loss_finite = roots[0], grads[0], None, None, True
+        root, grad, self.loss, self.line_losses, self.is_loss_finite = roots[0], grads[0], None, None, True
         if len(roots) > 1 or type(root) is not Tensor or type(grad) is not Tensor:
             return
         if has_numbers(root) and has_numbers(grad):
@@ -712,8 +709,8 @@ class Recorder(Subscriber):
                 self.is_loss_finite = not loss.is_cpu or not self.is_full or isfinite(loss.item())
                 node = nodes.node_of(root)
                 if self.is_full and node is not None and loss.is_floating_point():
-                    self.line = self.losses.setdefault(self.locations.here(3), Losses())
-                    self.line.add(self.backwards, loss, self._again in node.metadata)
+                    self.line_losses = self.losses.setdefault(self.locations.here(3), Losses())
+                    self.line_losses.add(self.backwards, loss, self._again in node.metadata)
                     node.metadata[self._again] = True
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:

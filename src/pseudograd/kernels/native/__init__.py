@@ -25,7 +25,7 @@ from ...torch_table.private import raw, without_dispatch_modes, without_torch_fu
 from .. import bits
 from ..bits import BITS, DTYPES, MAX, MIN, MOST_DIMENSIONS, X_ALONE, Bound, Code, X
 from ..residuals import INPUTS, Inputs, Saved
-from ..table import Coded, Kernel, Prepared, PreparedBetween, account, register
+from ..table import Coded, Kernel, Prepared, PreparedBetween, account, forward_of_x, register
 
 LIBRARY = Path(__file__).with_name("_native.so")
 _VERSION = 7  # of the operators and the layout of their settings; rules.h has the same number
@@ -162,7 +162,7 @@ def _flags(has_min: bool, has_max: bool) -> int:
     return (0 if has_min else _NO_MIN) | (0 if has_max else _NO_MAX)
 
 
-def _columns(call: Call, between: RangePieces, dtype: torch.dtype) -> Sequence[Tensor] | None:
+def _settings_of_inputs(call: Call, between: RangePieces, dtype: torch.dtype) -> Sequence[Tensor] | None:
     """For each input of a call between tensors: the settings with which `pull_bounds` computes its gradient. None if a bound is a number,
     or if no code can express the rule.
     """
@@ -170,11 +170,11 @@ def _columns(call: Call, between: RangePieces, dtype: torch.dtype) -> Sequence[T
     for bound in (low, high):
         if not (bound is None or (isinstance(bound, Tensor) and bound.dtype is dtype)):
             return None
-    return _make_columns(call, pieces, (low is not None, high is not None), dtype)
+    return _make_settings_of_inputs(call, pieces, (low is not None, high is not None), dtype)
 
 
 @bits.remembered
-def _make_columns(
+def _make_settings_of_inputs(
     call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], dtype: torch.dtype
 ) -> Sequence[Tensor] | None:
     """A row with `find_range` has one code for all inputs. A row with `sides` has a code for x alone, and C has loops for the bounds."""
@@ -283,12 +283,12 @@ def _pull_inputs(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call:
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
         settings = _settings_between_numbers(call, low, high, x.dtype)
         return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
-    columns = _columns(call, between, x.dtype)
-    if columns is None:
+    settings_of_inputs = _settings_of_inputs(call, between, x.dtype)
+    if settings_of_inputs is None:
         return None
     tensors = x, x if low is None else low, x if high is None else high
-    each = zip(columns, wants, strict=True)
-    return tuple([run.pull_bounds(grad, *tensors, column) if want else None for column, want in each])
+    each = zip(settings_of_inputs, wants, strict=True)
+    return tuple([run.pull_bounds(grad, *tensors, settings) if want else None for settings, want in each])
 
 
 def _settings_between_numbers(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor | None:
@@ -539,12 +539,7 @@ def _prepare_from_x(run: Operators, call: Call, others: Inputs, dtype: torch.dty
     settings = _settings_from_x(call, dtype)
     if settings is None or _has_subnormal(settings.tolist(), call):
         return None
-    forward = call.primitive.forward
-
-    def value(x: Tensor, settings: Tensor | None) -> Tensor:
-        return forward(x, *others)
-
-    return Prepared(value, call, others, settings, run.pull_x, takes_any_layout=True)
+    return Prepared(forward_of_x(call, others), call, others, settings, run.pull_x, takes_any_layout=True)
 
 
 def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
@@ -558,9 +553,6 @@ def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtyp
     forward, places, code = call.primitive.forward, constants(*numbers), bits.code_of_slopes(steps.slopes)
     make_code, pull_code, order_of, slopes = run.steps, run.pull_code, bits.order_of, settings_of(code)
 
-    def value(x: Tensor, settings: Tensor | None) -> Tensor:
-        return forward(x, *others)
-
     def encode(x: Tensor) -> tuple[Tensor, Tensor, int | None]:
         return forward(x, *others), make_code(x, places), order_of(x)
 
@@ -572,6 +564,7 @@ def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtyp
 
     coded = Coded(encode, pull_code, (slopes,), code, BITS)
     pays = lambda x: order_of(x) is not None  # noqa: E731
+    value = forward_of_x(call, others)
     return Prepared(value, call, others, slopes, pull, coded, pays=pays, takes_any_layout=True)
 
 
@@ -592,8 +585,8 @@ def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetw
     between, dtype = call.find_range(inputs), inputs[0].dtype
     if between is None or dtype not in DTYPES or (between[0] is None and between[1] is None):
         return None
-    columns = _columns(call, between, dtype)
-    if columns is None or _has_subnormal((), call):
+    settings_of_inputs = _settings_of_inputs(call, between, dtype)
+    if settings_of_inputs is None or _has_subnormal((), call):
         return None
     has_min, has_max, pieces = between[0] is not None, between[1] is not None, between[2]
     are_tensors = [isinstance(value, Tensor) for value in inputs]
@@ -604,11 +597,11 @@ def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetw
         each = iter(values)
         return [next(each) if is_there else None for is_there in are_tensors]
 
-    def pull_min(grad: Tensor, x: Tensor, low: Tensor, column: Tensor) -> Tensor:
-        return pull(grad, x, low, x, column)
+    def pull_min(grad: Tensor, x: Tensor, low: Tensor, settings: Tensor) -> Tensor:
+        return pull(grad, x, low, x, settings)
 
-    def pull_max(grad: Tensor, x: Tensor, high: Tensor, column: Tensor) -> Tensor:
-        return pull(grad, x, x, high, column)
+    def pull_max(grad: Tensor, x: Tensor, high: Tensor, settings: Tensor) -> Tensor:
+        return pull(grad, x, x, high, settings)
 
     def coded(wants: Wants) -> Coded | None:
         if call.rule.find_range is None and wants != X_ALONE:  # with one bound `wants` is shorter than X_ALONE
@@ -622,7 +615,7 @@ def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetw
     return PreparedBetween(
         _forward_of(call, has_min, has_max),
         pull if has_min and has_max else pull_min if has_min else pull_max,
-        tuple([column for column, is_there in zip(columns, are_tensors, strict=True) if is_there]),
+        tuple([settings for settings, is_there in zip(settings_of_inputs, are_tensors, strict=True) if is_there]),
         inputs_of,
         call,
         coded,
