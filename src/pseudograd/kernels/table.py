@@ -28,7 +28,8 @@ class Coded(Record):
     """How a call saves planes (see `bits`) instead of its tensors.
 
     encode(*tensors) -> (y, planes, order). settings: one entry for each tensor; None if nobody asks for its gradient.
-    decode(grad, planes, entry, order) -> the gradient of the tensor with this entry. code: what `residual` saves beside the planes and the order.
+    decode(grad, planes, entry, order) -> the gradient of the tensor with this entry. code: what `residual` saves beside the planes and the
+    order.
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int | None]]
@@ -64,7 +65,8 @@ class PreparedBetween(Record):
     """A call whose inputs behind x are tensors or None, and which saves all its tensors. Everything that depends on no value is decided.
 
     forward(*tensors) -> y. settings: one entry for each tensor. backward(grad, *tensors, entry) -> the gradient of the tensor with this
-    entry. inputs(values): the inputs of the call, from one value for each tensor. coded(wants): how the call saves planes if these gradients are wanted, or None.
+    entry. inputs(values): the inputs of the call, from one value for each tensor. coded(wants): how the call saves planes if these
+    gradients are wanted, or None.
     """
 
     forward: Callable[..., Tensor]

@@ -496,18 +496,10 @@ def _trial() -> tuple[object, ...]:
     return torch.ones(5), torch.linspace(0.25, 2, 5), torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]), 0.8, 1.2
 
 
-def _public(
-    log_ratio: Tensor,
-    advantage: Tensor,
-    low: Bound,
-    high: Bound,
-    ceiling: Bound,
-    in_log: int,
-    without_min: int,
-    **how: Any,
-) -> Tensor:
-    how |= {"space": SPACES[int(in_log)], "value": VALUES[int(without_min)]}
-    return policy_loss(log_ratio, advantage, low=low, high=high, ceiling=ceiling, **how)
+def _public(log_ratio: Tensor, advantage: Tensor, *numbers: Any, **choices: Any) -> Tensor:
+    low, high, ceiling, in_log, without_min = numbers
+    choices |= {"space": SPACES[int(in_log)], "value": VALUES[int(without_min)]}
+    return policy_loss(log_ratio, advantage, low=low, high=high, ceiling=ceiling, **choices)
 
 
 POLICY_LOSS = register(

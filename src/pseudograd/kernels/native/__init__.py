@@ -661,9 +661,7 @@ if operators is not None:
     register(*kernels_of(operators, "native", "cpu"))
 if torch.version.cuda is not None:
     importlib.import_module(f"{__name__}.on_cuda")
-elif torch.version.hip is not None:
-    account(
-        "cuda", lambda: {"state": "not active", "why": "this torch is built for ROCm: the plain formulas compute there"}
-    )
 else:
-    account("cuda", lambda: {"state": "not active", "why": "this torch has no CUDA"})
+    is_rocm = torch.version.hip is not None
+    reason = "this torch is built for ROCm: the plain formulas compute there" if is_rocm else "this torch has no CUDA"
+    account("cuda", lambda: {"state": "not active", "why": reason})
