@@ -108,7 +108,7 @@ class Singular(NamedTuple):
 def read_singular(module: Module, node: ast.AST) -> Singular | None:
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, ast.Div):
-            return Singular("div", node.right, (0.0,), "a division by it")
+            return Singular("div", node.right, (0.0,), "the division")
         return _power(node.left, number(module, node.right)) if isinstance(node.op, ast.Pow) else None
     call = read_call(module, node)
     if call is None:
@@ -116,7 +116,7 @@ def read_singular(module: Module, node: ast.AST) -> Singular | None:
     if call.name in ("pow", "float_power"):
         return _power(call.arguments[0], number(module, call.argument(1, "exponent")))
     if call.name in ("div", "true_divide", "divide") and len(call.arguments) == 2:
-        return Singular("div", call.arguments[1], (0.0,), "a division by it")
+        return Singular("div", call.arguments[1], (0.0,), "the division")
     if call.name not in _SINGULAR or (call.name == "logit" and call.argument(1, "eps") is not None):
         return None
     return Singular(call.name, call.arguments[0], _SINGULAR[call.name], call.name)

@@ -109,7 +109,8 @@ _DETACHED_ATTRIBUTES = _LEAVES_THE_GRAPH | words("data shape")
 _TAKES_A_VALUE = _LEAVES_THE_GRAPH | words("copy_ fill_ register_buffer Parameter info debug")
 _MADE_OF_NOTHING = words(
     "register_buffer arange linspace logspace zeros ones full empty tensor as_tensor rand randn randint randperm zeros_like ones_like "
-    "full_like rand_like randn_like empty_like eye from_numpy tril_indices triu_indices bernoulli hann_window hamming_window finfo iinfo"
+    "full_like rand_like randn_like empty_like eye from_numpy tril_indices triu_indices bernoulli hann_window hamming_window finfo iinfo "
+    "load"
 )
 _PYTHON = words("float int bool len print str round format isinstance repr range")
 

@@ -117,12 +117,12 @@ def _find_late_guard(module: Module, node: ast.AST) -> str | None:
 
 def hidden_functions(module: Module, call: Call) -> Iterator[tuple[ast.AST, Singular, bool]]:
     """Functions in a where without a finite slope where their branch is not chosen: the node, the function, is it in the first branch?"""
-    condition, *branches = call.arguments if len(call.arguments) == 3 and not call.is_method else (call.arguments[0],)
+    x, *others = call.arguments  # of the function, the condition; of the method, the first branch
+    condition, *branches = (others[0], x, *others[1:]) if call.is_method and others else call.arguments
     for branch, other, chosen in zip(branches, branches[::-1], (True, False), strict=False):
         functions = (read_singular(module, part) for part in ast.walk(module.resolve(other)))
-        beside = [
-            function.x for function in functions if function is not None
-        ]  # the other branch is not finite there, too
+        # the other branch is not finite there, too
+        beside = [function.x for function in functions if function is not None]
         for part in ast.walk(module.resolve(branch)):
             singular = read_singular(module, part)
             if singular is None or not _can_be_singular(module, singular.x):
@@ -135,8 +135,7 @@ def hidden_functions(module: Module, call: Call) -> Iterator[tuple[ast.AST, Sing
 def _late_message(singular: Singular, guard: str) -> str:
     point, x = " or ".join(f"{point:g}" for point in singular.points), unparse(singular.x)
     x = x if len(x) <= 40 else "its argument"
-    function = "the division" if singular.name == "div" else singular.name
-    effect = f"sends back 0, which {function} multiplies with an infinite slope; guard what goes in"
+    effect = f"sends back 0, which {singular.label} multiplies with an infinite slope; guard what goes in"
     return f"where {x} is {point}, the gradient is NaN: {guard} {effect}"
 
 
