@@ -143,11 +143,12 @@ def test_a_factor_that_starts_at_0_and_learns_is_calm(kind: str, rates: tuple[An
     assert (starts in d.calm) == (rates not in (("others",), (0.1, 0.1)))
 
 
-def test_a_factor_that_stays_at_0_is_a_finding() -> None:
+@pytest.mark.parametrize("rate", [0.1, 0.0], ids=["set back", "a rate of 0"])
+def test_a_factor_that_stays_at_0_is_a_finding(rate: float) -> None:
     net = Gated("LoRA")
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    optimizer = torch.optim.SGD([{"params": net.b.parameters(), "lr": rate}, {"params": net.a.parameters()}], 0.1)
     with diagnose(net) as d:
-        for _ in range(3):
+        for _ in range(6):
             net(torch.randn(8, 4)).square().mean().backward()
             optimizer.step()
             nn.init.zeros_(net.b.weight)

@@ -89,6 +89,17 @@ def _schedule_that_ends(is_mended: bool) -> Diagnosis:
     return scheduled(lambda optimizer: PolynomialLR(optimizer, 16 if is_mended else 5))
 
 
+def _divided_by_its_largest(is_mended: bool) -> Diagnosis:
+    gate, layer = nn.Linear(8, 1, bias=False), nn.Linear(8, 2)
+
+    def loss() -> Tensor:
+        weight = gate(X).sigmoid()
+        weight = weight if is_mended else weight / weight.abs().amax(-1, keepdim=True)
+        return functional.cross_entropy(layer(X) * weight, Y)
+
+    return train(loss, torch.optim.Adam([*gate.parameters(), *layer.parameters()], 1e-2))
+
+
 def _divided_by_itself(is_mended: bool) -> Diagnosis:
     gate, experts = nn.Linear(8, 4, bias=False), nn.Linear(8, 8)
 
@@ -110,6 +121,7 @@ FAULTS: dict[Callable[[bool], Diagnosis], tuple[str, str]] = {
     _rate_0: ("stalled", 'for group in optimizer.param_groups: group["lr"] = 1e-3'),
     _schedule_from_0: ("stalled", 'group["lr"] = group["initial_lr"]'),
     _schedule_that_ends: ("stalled", 'group["lr"] = group["initial_lr"]'),
+    _divided_by_its_largest: ("vanish", "weight  # in place of weight / weight.abs().amax(-1, keepdim=True)"),
     _divided_by_itself: ("vanish", "weight  # in place of weight / weight.sum(-1, keepdim=True)"),
 }
 

@@ -87,6 +87,11 @@ def _made_in_the_loss(mend: str) -> Diagnosis:
     return train(net, sgd(net), loss)
 
 
+def _embedded_in_the_loss(mend: str) -> Diagnosis:
+    net = mlp()
+    return train(net, sgd(net), lambda: functional.cross_entropy(net(X) + nn.Embedding(3, 3)(Y), Y))
+
+
 class Late(nn.Module):
     def __init__(self, mend: str = "") -> None:
         super().__init__()
@@ -204,6 +209,7 @@ def _in_a_closure(mend: str) -> Diagnosis:
 
 MISTAKES: dict[str, tuple[Steps, str]] = {
     "made in the loss": (_made_in_the_loss, "scale = nn.Parameter"),
+    "made in the loss, an embedding": (_embedded_in_the_loss, "nn.Embedding(3, 3)(Y)"),
     "layers in a list": (
         lambda mend: fit(Inherited(f"{mend}\nself.gains = nn.ParameterDict(self.gains)")),
         "self.blocks = [",
@@ -236,8 +242,8 @@ def test_a_mistake_has_a_finding_at_its_line_and_a_mend(name: str) -> None:
     (finding,) = d.findings
     assert (codes(d), finding.number, d.calm) == (["unused"], "PG212", [])
     assert finding.expression.startswith(line)
-    if name == "made in the loss":  # whose line has to be moved
-        assert '{"params": [scale]}' in finding.next_step
+    if name.startswith("made in the loss"):  # whose line has to be moved
+        assert f'{{"params": [{"parameter" if "embedding" in name else "scale"}]}}' in finding.next_step
     else:
         mended = training(finding.next_step)
         assert [finding for finding in mended.findings if finding.code == "unused"] == []

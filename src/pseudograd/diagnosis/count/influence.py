@@ -355,7 +355,7 @@ class Influence:
 
     def _marks_of_others(self, marks: int, leaf: Tensor) -> int:
         """The marks of cuts of other leaves: what a projection makes of a leaf itself hides nothing from it."""
-        own = self._leaves.upstream_of(leaf) if leaf.requires_grad else 0
+        own = self._leaves.upstream_of(leaf) if marks and leaf.requires_grad else 0
         return marks & reduce(or_, (cut.bits for cut in self._cuts_among(marks) if cut.upstream & ~own), 0)
 
     def _note_exit(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:

@@ -166,7 +166,8 @@ class Starving:
         factor, backwards = leaf.zero_factor, self._recorder.backwards
         if factor is None or (self._have_stepped and not factor.is_in_optimizer):
             return False
-        return backwards <= LAST_NEW_SUSPECT or factor.stepped_after in (None, backwards)
+        is_new = factor.stepped_after == backwards if self._have_stepped else factor.stepped_after is None
+        return backwards <= LAST_NEW_SUSPECT or is_new
 
     @property
     def starved(self) -> list[Starved]:

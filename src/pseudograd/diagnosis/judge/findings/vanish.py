@@ -14,6 +14,7 @@ from .kind import Evidence, Kind
 _SLOPES = {"sigmoid": "1/4", "tanh": "1", "softplus": "1", "hardsigmoid": "1/6", "softmax": "1/2"}
 # Ops in whose backward terms may cancel: a quotient of values that move together, a normalisation.
 _CANCELLING = frozenset(["div", "nativeLayerNorm", "nativeGroupNorm", "nativeBatchNorm", "linalgVectorNorm", "norm"])
+_OF_DIVISORS = frozenset(["max", "amax", "min", "amin", "abs", "linalgVectorNorm", "norm", "clamp", "sqrt", "pow"])
 _ROUNDING = 1e-6  # share of what arrives: real slopes are hardly ever so small, and float32 rounds at a tenth of it
 _FEWEST_PASSES = 3
 
@@ -34,7 +35,9 @@ def _cancel(evidence: Evidence) -> Iterator[Finding]:
             continue
         path = [site for site in evidence.sites if site.upstream >> bit & 1 and site.arrived and not site.nonfinite]
         for number, site in enumerate(path):
-            arrives, behind = _size(site), max([sizes.mean, *map(_size, path[number + 1 :])])
+            divisor = site.where if site.op == "div" else ""  # the line that may compute it, as in x / x.abs().max()
+            rest = [other for other in path[number + 1 :] if other.where != divisor or other.op not in _OF_DIVISORS]
+            arrives, behind = _size(site), max([sizes.mean, *map(_size, rest)])
             may_cancel = site.op in _CANCELLING and (site.has_several_inputs or site.op != "div")
             if (may_cancel and behind < _ROUNDING * arrives) or site.normalises_one_number:
                 by_op.setdefault((site.op, site.where, site.expression), []).append((site, leaf.name, sizes.mean))
