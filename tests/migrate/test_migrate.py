@@ -149,6 +149,9 @@ GUARDS = [
     "g.nan_to_num(0.0, 0.0, 0.0)",
     "g * (g.abs() < 1000)",
     "g * (g.abs() > 1e-10)",
+    "torch.where(g.isinf(), torch.zeros_like(g), g)",
+    "torch.where(x.abs() > 100, torch.zeros_like(g), g)",
+    "g / 2 if g.dim() == 4 else g",
 ]
 
 
@@ -157,15 +160,16 @@ OTHERS = {
     "autocast casts its inputs": POPULAR.replace("@staticmethod", CASTS, 1),
     "its value has no gradient": POPULAR.replace("return x.clamp", "ctx.mark_non_differentiable(x); return x.clamp", 1),
     "bounds that learn otherwise": POPULAR.replace("None, None", "g.sum(), g.sum()"),
+    "of another base": POPULAR.replace("(torch.autograd.Function)", "(Op)"),
     "another F": f"import functions_of_mine as F\n{POPULAR}".replace("x.clamp(low", "F.hardtanh(x, low"),
     "a clamp of its own": f"from torch import clamp\ndef clamp(*args): return 0\n{POPULAR}".replace("x.clamp(low", "clamp(x, low"),
 }  # fmt: skip
 
 
 USES = ("class More(ClampWithGrad): pass", "print(ClampWithGrad)", "ClampWithGrad.forward(1)")
-NO_CLASS = "is no class that pseudograd.familiar has: it stays"
+NO_CLASS = "is not recognised as a class of pseudograd.familiar: it stays"
 STAYS = {
-    **{guard: (POPULAR.replace("x, = ctx", f"g = {guard}\n        x, = ctx"), NO_CLASS) for guard in GUARDS},
+    **{guard: (POPULAR.replace("return g", f"g = {guard}\n        return g", 1), NO_CLASS) for guard in GUARDS},
     **{name: (text, NO_CLASS) for name, text in OTHERS.items()},
     "float32 alone": (
         POPULAR.replace("return x.clamp", "return x.float().clamp", 1),
@@ -174,6 +178,10 @@ STAYS = {
     "default bounds": (
         f"{POPULAR.replace('low, high):', 'low=0, high=1.5):', 1)}y = ClampWithGrad.apply(torch.ones(1))\n",
         "is ClampWithGrad, but has default arguments (low=0, high=1.5): it stays",
+    ),
+    "forward mode": (
+        f"{POPULAR}\n    @staticmethod\n    def jvp(ctx, g, *_): return g\n",
+        "is ClampWithGrad, but has a method jvp, which that class has not: it stays",
     ),
     **{use: (f"{POPULAR}{use}\n", "uses more of it than `ClampWithGrad.apply`: it stays") for use in USES},
     "defined twice": (  # which of the two a use means is not known, and the other may be no copy
@@ -206,7 +214,10 @@ class SuperSpike(torch.autograd.Function):
 
 def test_a_class_of_a_name_on_the_page_has_its_line_as_a_hint(tmp_path: Path) -> None:
     text = str(make_migration(_file(tmp_path, "import torch\n" + SPIKE.replace("{more}", ", alpha"))))
-    assert "SuperSpike is no class that pseudograd.familiar has: it stays\n    hint: SpikingJelly's SuperSpike(" in text
+    assert (
+        "SuperSpike is not recognised as a class of pseudograd.familiar: it stays\n    hint: SpikingJelly's SuperSpike("
+        in text
+    )
     assert "is pg.heaviside(x, rule=pg.rules.fast_sigmoid(height=a)); compare before" in text
     text = str(make_migration(_file(tmp_path, "import torch\n" + SPIKE.replace("{more}", ", a, b"))))
     assert "hint" not in text
@@ -225,6 +236,10 @@ BLOCKS = (
     "try:{}except ImportError:\n    pass\n",
 )
 _INSIDE = "\n" + "".join(f"    {line}\n" if line else "\n" for line in REPLACE.splitlines())
+_IN_A_FUNCTION = (
+    BLOCKS[0].replace("{}", _INSIDE),
+    BLOCKS[0].replace("{}", "\n    from pseudograd.familiar import ReplaceGrad\n"),
+)
 EDITS = {
     **{
         block: (
@@ -233,6 +248,7 @@ EDITS = {
         )
         for block in BLOCKS
     },
+    "tabs": tuple(text.replace("    ", "\t") for text in _IN_A_FUNCTION),
     "line ends, and another name of the class": (
         (POPULAR.replace("ClampWithGrad", "Mine") + "# ü\nx = Mine.apply").replace("\n", "\r\n"),
         "from pseudograd.familiar import ClampWithGrad as Mine\r\n# ü\r\nx = Mine.apply",
@@ -357,7 +373,9 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
         in out
     )
     assert "-class ReplaceGrad(torch.autograd.Function):" in out
-    assert out.endswith("--apply writes it.\nThe script now imports pseudograd: install it wherever the script runs.\n")
+    assert out.endswith(
+        "--apply writes it.\nThe script then imports pseudograd: install it wherever the script runs.\n"
+    )
     assert file.read_text() == SCRIPT
     code, out, err = answer(capsys, "migrate", "--apply", str(link))
     assert (code, err) == (0, "")
@@ -370,7 +388,7 @@ def test_the_diff_is_shown_and_written_on_request(tmp_path: Path, capsys: pytest
     others = [_file(tmp_path, SCRIPT, name) for name in ("one.py", "two.py")]
     _, out, _ = answer(capsys, "migrate", *map(str, [*others, file]))
     assert out.endswith(
-        "\n\n--apply writes these 2 files.\nThe script now imports pseudograd: install it wherever the script runs.\n"
+        "\n\n--apply writes these 2 files.\nThe script then imports pseudograd: install it wherever the script runs.\n"
     )
 
 

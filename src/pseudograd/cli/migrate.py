@@ -31,5 +31,7 @@ def run(options: argparse.Namespace) -> int:
     if changed and not options.apply:
         print(f"\n--apply writes {'it' if len(changed) == 1 else f'these {len(changed)} files'}.")
     if changed:
-        print("The script now imports pseudograd: install it wherever the script runs.")
+        print(
+            f"The script {'now' if options.apply else 'then'} imports pseudograd: install it wherever the script runs."
+        )
     return 0

@@ -6,6 +6,7 @@ import ast
 import itertools
 import linecache
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +85,13 @@ def judge_class(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.
     """
     match = _match(node, source, tree)
     if match is None:
-        why = "is no class that pseudograd.familiar has"
+        why = "is not recognised as a class of pseudograd.familiar"
     elif match.familiar is None:
         why = f"is {match.meaning}, which has no class in pseudograd.familiar ({match.instead})"
     elif len(match.dtypes) < len(DTYPES):
         why = f"differs in {', '.join(name for name in DTYPES if name not in match.dtypes)}"
+    elif own := sorted({"jvp", "symbolic"} & _methods(node).keys()):
+        why = f"has a method {own[0]}, which that class has not"
     elif match.defaults:
         why = f"has default arguments ({', '.join(match.defaults)})"
     elif re.search(rf"\b{node.name}\b(?!\.apply\b)", unread):
@@ -110,16 +113,21 @@ def _count_inputs(node: ast.ClassDef) -> int:
 def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
     """Define the methods of the class, run the imports of torch, and compare the class with our ops. Nothing else of the script runs."""
     methods = list(_methods(node).values())
-    if node.decorator_list or node.keywords or len(node.bases) > 1 or not all(map(_is_plain, methods)):
+    if node.decorator_list or node.keywords or len(node.bases) != 1 or not all(map(_is_plain, methods)):
         return None
     file = f"<pseudograd migrate {next(_numbers)}>"
     linecache.cache[file] = len(source), None, split_with_ends(source), file  # where `what_is` reads it
     names: dict[str, object] = {"torch": torch}
     imports = [statement for statement in tree.body if _imports_torch(statement)]
     try:
-        exec(compile(ast.Module([*imports, *methods], []), file, "exec"), names)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of its old names
+            exec(compile(ast.Module([*imports, *methods], []), file, "exec"), names)
         for name in _names_bound_otherwise(tree):
             names.pop(name, None)  # the script means something else by this name
+        base = ast.unparse(node.bases[0])
+        if base.split(".")[-1] != "Function" and names.get(base) is not torch.autograd.Function:
+            return None
         cls = type(node.name, (torch.autograd.Function,), {method.name: names[method.name] for method in methods})
         return what_is(cls)
     except Exception:  # the class needs more of its script

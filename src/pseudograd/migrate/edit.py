@@ -124,7 +124,7 @@ def _edit(text: str, tree: ast.Module, classes: list[OldClass]) -> str:
             at_top.append((first, old))
             edits.append((first, last, []))
         else:
-            edits.append((first, last, [" " * node.col_offset + _import([old]) + end]))
+            edits.append((first, last, [lines[first][: node.col_offset] + _import([old]) + end]))
     if at_top:
         # The import comes after the last import above the first class, or in place of the class if no import is above it.
         first = at_top[0][0]

@@ -5,6 +5,10 @@ from __future__ import annotations
 _SAE, _SNN, _JELLY = "SAELens", "snnTorch", "SpikingJelly"
 _STEP, _SPIKE = "pg.heaviside(x, at_zero=0, rule=pg.rules.", "pg.heaviside(x, rule=pg.rules."
 _JUMP = "pg.jumprelu(x, threshold, bandwidth=bandwidth)"
+_WINDOW = (
+    "pg.heaviside(pg.scale_grad(x, 0) - threshold, at_zero=0, "
+    "rule=pg.rules.window(scale=bandwidth / 2, height=1 / bandwidth))"
+)
 # The name of the class, in small letters and without "_"; the number of inputs of its forward; the library, its line, our line.
 HINTS = (
     ("atan", 2, _SNN, "atan(alpha=a)(x)", f"{_STEP}arctan(scale=2 / a))"),
@@ -17,6 +21,30 @@ HINTS = (
     ("softsign", 2, _JELLY, "SoftSign(alpha=a)(x)", f"{_SPIKE}fast_sigmoid(scale=1 / a, height=a / 2))"),
     ("superspike", 2, _JELLY, "SuperSpike(alpha=a)(x)", f"{_SPIKE}fast_sigmoid(height=a))"),
     ("rect", 2, _JELLY, "Rect(alpha=a)(x)", f"{_SPIKE}window(scale=0.5 / a, height=a))"),
+    (
+        "piecewiseexp",
+        2,
+        _JELLY,
+        "PiecewiseExp(alpha=a)(x)",
+        f"{_SPIKE}custom(lambda x: a / 2 * torch.exp(-a * x.abs())))",
+    ),
+    ("heaviside", 1, _SNN, "Heaviside()(x)", f"{_STEP}custom(lambda x: (x > 0).to(x.dtype)))"),
+    (
+        "spikerateescape",
+        3,
+        _SNN,
+        "SpikeRateEscape(beta=b, slope=k)(x)",
+        f"{_STEP}custom(lambda x: k * torch.exp(-b * (x - 1).abs())))",
+    ),
+    (
+        "triangular",
+        2,
+        _SNN,
+        "triangular(threshold=threshold)(x)",
+        f"{_STEP}custom(lambda x: torch.where(x < 0, threshold, -threshold)))",
+    ),
+    ("step", 4, _SAE, "Step.apply(x, threshold, bandwidth, False)", _WINDOW),
+    ("stepfunction", 3, "dictionary_learning", "StepFunction.apply(x, threshold, bandwidth)", _WINDOW),
     ("jumprelu", 4, _SAE, "JumpReLU.apply(x, threshold, bandwidth, False)", _JUMP),
     ("jumprelufunction", 3, "dictionary_learning", "JumpReLUFunction.apply(x, threshold, bandwidth)", _JUMP),
     ("stefunction", 3, "kornia", "STEFunction.apply(x, hard, None)", "pg.replace_grad(hard, x)"),
