@@ -169,6 +169,7 @@ def test_linear_in_grad_tells_sign_and_size_apart() -> None:
     by_sign = pg.audit(make_function(clamped, inward), -2, 2).linear
     assert "its size" not in by_sign.detail
     assert by_sign.share == pytest.approx(0.5, abs=0.02)
+    assert pg.audit(make_function(torch.clone, lambda g, x: g - g.mean()), -2, 2).linear.word == "yes"  # up to rounding
 
 
 def test_a_gradient_that_depends_on_other_elements_is_not_element_wise() -> None:
@@ -183,10 +184,21 @@ def test_a_write_into_the_gradient_is_told_before_the_name() -> None:
     first, second = str(audit).splitlines()[1:3]
     assert first.startswith("  writes into the gradient that it is given: grad = ")
     assert second == '  except for that, the same as clamp(x, -1, 1, rule="zero", edge="closed")'
+    for guard, text in (
+        (lambda g: g.nan_to_num_(0.0), "grad = inf is 1.798e+308"),
+        (lambda g: g.clamp_(-9, 9), "is 9"),
+    ):
+        audit = pg.audit(make_function(clamped, lambda g, x, guard=guard: guard(g)), -2, 2, points=101)  # type: ignore[misc]
+        assert f"{text} afterwards" in audit.writes[0]
 
 
 def test_a_gradient_that_depends_on_the_number_of_elements_has_no_name() -> None:
-    for divide in (lambda g: g / g.numel(), lambda g: g + g.mean(), lambda g: g * len(g) / g.abs().sum()):
+    for divide in (
+        lambda g: g / g.numel(),
+        lambda g: g + g.mean(),
+        lambda g: g / g.abs().max(),
+        lambda g: g * (1 + (len(g) > 40)),
+    ):
         audit = pg.audit(make_function(clamped, lambda g, x, divide=divide: divide(g)), -2, 2, points=101)  # type: ignore[misc]
         assert (audit.rule, audit.element_wise.word) == (None, "no")
 
@@ -211,6 +223,8 @@ class _Once(torch.autograd.Function):
 def test_double_backward_is_compared_with_the_gradient() -> None:
     for f, word in (
         (make_function(_cubed, lambda g, x: 3 * g * x * x), "consistent"),
+        (make_function(_cubed, lambda g, x: (3 * g.float() * x.float() ** 2).to(g.dtype)), "consistent"),
+        (lambda x: (x * x + 1e-12).sqrt(), "consistent"),
         (make_function(_cubed, lambda g, x: 3 * g * x * x.detach()), "inconsistent"),
         (make_function(_cubed, lambda g, x: (3 * g * x * x).detach()), "inconsistent"),
         (_Once, "refused"),
@@ -356,6 +370,8 @@ def test_a_kink_is_at_the_number_that_a_person_wrote_and_measured_there() -> Non
     """0.2 * 2.5 + 0.5 is 1 to a few floats beside 2.5."""
     kinks = pg.audit(lambda x: torch.clamp(0.2 * x + 0.5, 0, 1), -4, 4, points=201).kinks
     assert [kink.low for kink in kinks] == [-2.5, 2.5]
+    cusps = pg.audit(lambda x: (x - 0.3).abs().sqrt() + x.clamp(-1, 1).acos(), -2, 2).kinks
+    assert [(kink.low, kink.positive.kind) for kink in cusps] == [(-1, "kink"), (0.3, "kink"), (1, "kink")]
     small = pg.audit(lambda x: x.clamp(1e-8, 1), -1, 1.5, points=201)
     assert [kink.low for kink in small.kinks] == [1e-8, 1]
     assert "\n  1e-08 " in str(small)
@@ -366,6 +382,10 @@ def test_a_part_without_a_gradient_ends_at_the_exact_number() -> None:
     regions = pg.audit(spoiled, -2, 2, points=101).regions
     ends = [(r.low, r.high, r.has_low, r.has_high, r.positive.kind) for r in regions]
     assert ends == [(-2, 1, True, True, "exact"), (1, 2, False, True, "undefined")]
+    of_one_sign = make_function(torch.clone, lambda g, x: torch.where((x == 0.5) | ((x > 1) & (g < 0)), torch.nan, g))
+    cells = [region.cells() for region in pg.audit(of_one_sign, -2, 2, points=101).regions]
+    assert [cell[0] for cell in cells] == ["[-2, 0.5)", "0.5", "(0.5, 1]", "(1, 2]"]
+    assert cells[-1][1:] == ("1", "exact", "undefined nan")
     first = pg.audit(torch.log, -1, 3, points=101).regions[0]
     assert (first.high, first.has_high, first.is_high_exact) == (0, True, True)
 

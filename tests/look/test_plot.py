@@ -16,6 +16,7 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 
 from ..choices import folded, slow_but
+from .functions import make_function
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 UP, DOWN = "dL/dx where dL/dy = +1", "dL/dx where dL/dy = −1"
@@ -194,8 +195,15 @@ class _Clamped(torch.autograd.Function):
 
 
 def test_functions_have_their_names_or_numbers() -> None:
-    functions = [_Clamped.apply, functools.partial(_Clamped.apply), lambda x: x.relu(), lambda x: x.abs(), torch.sin]
-    names = ["_Clamped (1)", "_Clamped (2)", "f (1)", "f (2)", "sin"]
+    functions = [
+        _Clamped.apply,
+        functools.partial(_Clamped.apply),
+        lambda x: x.relu(),
+        lambda x: x.abs(),
+        torch.nn.PReLU(),
+        torch.relu_,
+    ]
+    names = ["_Clamped (1)", "_Clamped (2)", "f (1)", "f (2)", "PReLU", "relu_"]
     assert _titles(pg.plot(functions, panels="rules").forward) == names
 
 
@@ -344,6 +352,10 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     ("zero", {"loss": lambda y: (y**2).sum()}, "ValueError: plot: loss must be element-wise, one value for each element of its input"),
     ("zero", {"loss": lambda y: y - y.mean()}, "ValueError: plot: loss must be element-wise, got 'f'. Its value at one x differs"),
     (torch.sum, {}, "ValueError: plot: f_or_rules must be element-wise, one value for each"),
+    (lambda x: x.cumsum(0), {}, "ValueError: plot: f_or_rules must be element-wise, got 'f'. Its value at one x differs"),
+    (make_function(torch.clone, lambda g, x: g - g.mean()), {}, "Its gradient at one x differs with the other x"),
+    (make_function(torch.clone, lambda g, x: torch.rand_like(x)), {}, "must return the same gradients for the same x"),
+    (lambda x: x > 0, {}, "TypeError: plot: f_or_rules must return floating-point numbers, got a Tensor of torch.bool"),
     (lambda x: x + torch.rand_like(x), {}, "ValueError: plot: f_or_rules must return the same values for the same x, got 'f'. Fix"),
     (torch.nn.Dropout(), {}, "got 'Dropout'. Fix what is random in it; a module in training mode needs eval()."),
     (pg.familiar.ClampWithGrad, {}, "TypeError: plot: f_or_rules must be rules or functions, got 'ClampWithGrad'. Give ClampWithGrad.app"),

@@ -353,8 +353,7 @@ def test_second_derivatives_are_off_by_what_is_rounded() -> None:
             [16e-10 * size.abs().item() / step for size in gradient_of(f, x, grad)]
         )
         exact = second_order(f, x, grad, 1e-6)
-        assert not exact.x_error.any()
-        assert not exact.grad_error.any()
+        assert max(exact.x_error.max(), exact.grad_error.max()) < 1e-6
     # At x = 2e-4 the slope of |x| changes within the step.
     assert second_order(lambda x: x * x.abs(), x.new_tensor([2e-4]), grad[:1], 1e-3).x_known.tolist() == [False]
 

@@ -96,7 +96,10 @@ def audit(
         element_wise = audit_answers.answer_element_wise(call, x)
         m = measure(call, low, high, points, at)
         regions = regions_of(m)
-        narrow = audit_answers.answer_dtypes(lambda dtype: _copy_input(_callable(f, dtype), dtype), call, m)
+        if element_wise.word == "yes":
+            narrow = audit_answers.answer_dtypes(lambda dtype: _copy_input(_callable(f, dtype), dtype), call, m)
+        else:  # gradients of every size would be tried at once
+            narrow = dict.fromkeys(audit_answers.NARROW, Answer("not measured", None, element_wise.detail))
         if dtype is torch.float32:
             narrow["float32"] = Answer("refuses float64, so all of this is measured in float32")
         rule, note = None, element_wise.detail

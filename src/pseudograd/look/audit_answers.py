@@ -18,6 +18,9 @@ from .what_is import are_equal
 
 Function = Callable[[Tensor], Tensor]
 ALONG_A_LINE = "Look at it along a line: lambda t: f(x + t.unsqueeze(-1) * direction).sum(-1)"
+_ROUNDING = (
+    8 * torch.finfo(torch.float64).eps
+)  # of a grad of 1, from which something of its size may have been subtracted
 NARROW = ("float32", "float16", "bfloat16")
 
 
@@ -27,9 +30,9 @@ def answer_linear(f: Function, m: Measured) -> Answer:
     sizes = torch.zeros_like(m.x, dtype=torch.bool)
     for sign, slopes in ((1.0, m.positive), (-1.0, m.negative)):
         for size in (2.0, 1e-3, 1e3):
-            sizes |= _differ(gradient_of(f, m.x, sign * size) / (sign * size), slopes)
+            sizes |= _differ(gradient_of(f, m.x, sign * size) / (sign * size), slopes, m.noise)
     masks = {
-        "the sign of grad matters": _differ(m.positive, m.negative),
+        "the sign of grad matters": _differ(m.positive, m.negative, m.noise),
         "its size matters": sizes,
         "the gradients of two losses do not add up": (by_a + by_b - by_both).abs() > 1e-6 * (by_a.abs() + by_b.abs()),
     }
@@ -56,7 +59,7 @@ def answer_dtypes(
     function_in: Callable[[torch.dtype], Function], f: Function, m: Measured, names: Iterable[str] = NARROW
 ) -> dict[str, Answer]:
     """Does the gradient in a narrower dtype do what it does in float64? It is tried beside kinks and jumps, and at a few other points."""
-    ends = [at.x for at in m.breaks] + [low for low, _ in m.pairs]
+    ends = [at.x for at in m.breaks] + [end.x for end in m.ends] + [low for low, _ in m.pairs]
     beside = [x + share * max(1.0, abs(x)) for x in ends for share in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
     inside = [x for x in beside if m.x[0] <= x <= m.x[-1]]
     x = torch.tensor(inside + m.x[:: max(1, len(m.x) // 24)].tolist(), dtype=m.x.dtype)
@@ -101,7 +104,7 @@ def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
         ("vmap", transforms.gradient_by_vmap_of_grad, "plain backward"),
     ):
         try:
-            wrong = _differ(transform(f, m.x, ones).detach(), m.positive)
+            wrong = _differ(transform(f, m.x, ones).detach(), m.positive, m.noise)
             answers[name] = _answer("agrees", "differs", wrong, f"from {other} ")
         except Exception as error:
             answers[name] = _refusal(error)
@@ -117,7 +120,8 @@ def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
     scale = (m.x[-1] - m.x[0]).item() / 4
     slopes = torch.cat([m.positive, m.negative]).abs()
     size = slopes[slopes.isfinite()].max().item() if slopes.isfinite().any() else 0.0
-    unit, eps = (min(1.0, size) or 1.0) / scale, resolution_of(f, x)
+    unit = (min(1.0, size) or 1.0) / scale
+    eps = max(resolution_of(f, x), resolution_of(lambda at: gradient_of(f, at, 1.0), x))
     seconds = [second_order(f, x, torch.full_like(x, sign), 1e-6, unit, eps, scale) for sign in (1.0, -1.0)]
     wrong = seconds[0].wrong | seconds[1].wrong
     if not wrong.any():
@@ -195,8 +199,9 @@ def _list_differences(f: Function, m: Measured, candidate: Candidate) -> Iterato
             yield f"grad = {grad:g} gives {theirs[i]:g} instead of {ours[i]:g} at x = {m.x[i].item():.4g}"
 
 
-def _differ(a: Tensor, b: Tensor) -> Tensor:
-    return ((a - b).abs() > 1e-6 * torch.maximum(a.abs(), b.abs())) & ~(a.isnan() & b.isnan())
+def _differ(a: Tensor, b: Tensor, noise: Tensor | float) -> Tensor:
+    near = 1e-6 * torch.maximum(a.abs(), b.abs()) + _ROUNDING + 4 * noise
+    return ((a - b).abs() > near) & ~(a.isnan() & b.isnan())
 
 
 def _answer(right: str, wrong: str, mask: Tensor, detail: str = "") -> Answer:

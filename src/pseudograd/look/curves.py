@@ -15,7 +15,7 @@ from ..ops.bounds import CLAMP
 from ..parse_rule import parsed
 from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
 from ..testing.measure.numeric import jumps_of, resolution_of, short_decimal
-from .gradient import FIX_RANDOM, checked_function, gradient
+from .gradient import FIX_RANDOM, checked_function, gradient, in_float64
 from .palette import colour
 
 Function = Callable[[Tensor], Tensor]
@@ -58,7 +58,7 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
     if isinstance(drawable, (str, RuleObject)):
         return _curve_of_rule(drawable, op, picture, edge, maximize)
     label = name_of(drawable)
-    drawable = checked_function("plot", "f_or_rules", drawable, "rules or functions")
+    drawable = in_float64(checked_function("plot", "f_or_rules", drawable, "rules or functions"))
     if edge is not None or maximize:
         argument, got = ("edge", edge) if edge is not None else ("maximize", maximize)
         raise ValueError(must("plot", argument, f"be left out for {label}", got, "Only rules have one"))
@@ -110,19 +110,27 @@ def _arguments(bounds: tuple[object, ...]) -> str:
     return f"x, min={low:g}" if high is None else f"x, {low:g}, {high:g}"
 
 
-def check_element_wise(argument: str, f: Function, x: Tensor) -> None:
+def check_element_wise(argument: str, name: str, f: Function, x: Tensor) -> None:
     """Raise our error for a function that mixes the elements of x, draws random numbers, or returns another shape."""
     y, again = f(x), f(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         is_sum = isinstance(y, Tensor) and not y.shape
         remedy = "Leave out .sum() or .mean(): plot draws one value for each x" if is_sum else None
         raise ValueError(must("plot", argument, "be element-wise, one value for each element of its input", y, remedy))
-    if not torch.equal(y.nan_to_num(), again.nan_to_num()):
-        raise ValueError(must("plot", argument, "return the same values for the same x", name_of(f), FIX_RANDOM))
-    half = len(x) // 2
-    if not torch.allclose(f(x[:half]), y[:half], rtol=1e-4, atol=1e-6, equal_nan=True):
-        remedy = "Its value at one x differs with the other x it is given"
-        raise ValueError(must("plot", argument, "be element-wise", name_of(f), remedy))
+    if not y.is_floating_point():
+        raise TypeError(must("plot", argument, "return floating-point numbers", y))
+    grad = torch.linspace(-1, 2, len(x), dtype=y.dtype)
+    part, of_part = (numbers[len(x) // 2 :].flip(0) for numbers in (x, grad))
+    slopes, slopes_again = (gradient(f, x, grad) for _ in range(2))
+    for what, first, second, alone in (
+        ("value", y, again, f(part)),
+        ("gradient", slopes, slopes_again, gradient(f, part, of_part)),
+    ):
+        if not torch.equal(first.nan_to_num(), second.nan_to_num()):
+            raise ValueError(must("plot", argument, f"return the same {what}s for the same x", name, FIX_RANDOM))
+        if not torch.allclose(alone, first[len(x) // 2 :].flip(0), rtol=1e-4, atol=1e-6, equal_nan=True):
+            remedy = f"Its {what} at one x differs with the other x it is given"
+            raise ValueError(must("plot", argument, "be element-wise", name, remedy))
 
 
 def gradient_of(f: Function, grad: float) -> Function:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
 
@@ -64,6 +65,12 @@ def checked_function(where: str, argument: str, f: object, kinds: str) -> Callab
     if not callable(f):
         raise TypeError(must(where, argument, f"be {kinds}", f))
     return f
+
+
+def in_float64(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """f on a copy of x, in which f may write. A module is copied, because its parameters must be float64 as x is."""
+    function = copy.deepcopy(f).double() if isinstance(f, nn.Module) else f
+    return lambda x, *others: function(x.clone(), *others)
 
 
 def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:

@@ -32,6 +32,7 @@ _SLOPE_TOLERANCE = 1e-5  # relative: two slopes that differ by less are equal
 _LARGEST_Y = 2.0**500
 _USUAL_POWERS = 20  # x and y between 2**-20 and 2**20 are measured in units of 1
 _ROUNDS, _GAPS_PER_ROUND = 10, 24  # `_refine` halves at most so many gaps in a round
+_MOST_ROUND_NUMBERS = 256  # more of them are in a narrow range far from 0
 _STEEP_CHANGE = 0.02  # as a share of the size of the gradient, from one point to the next
 
 
@@ -86,7 +87,7 @@ class Measured(NamedTuple):
 def measure(f: Function, low: float, high: float, points: int, at: Iterable[float]) -> Measured:
     """Look at f at evenly spaced points, at its kinks and jumps, on both sides of each jump of its gradient, and between all of these."""
     # The points of the grid: evenly spaced, those in `at`, and those where a value or gradient stops being finite.
-    special = [value for value in (*at, 0.0) if low <= value <= high]
+    special = [value for value in (*at, 0.0, *_round_numbers(low, high)) if low <= value <= high]
     grid = torch.linspace(low, high, points, dtype=torch.float64)
     gradients: list[Function] = [lambda x: gradient_of(f, x, 1.0), lambda x: -gradient_of(f, x, -1.0)]
     eps, *eps_of_gradients = (resolution_of(g, grid) for g in (f, *gradients))
@@ -105,15 +106,21 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     def scaled_f(u: Tensor) -> Tensor:
         return f(u * unit_x) / unit_y
 
-    starts, after, left, right, is_jump = breaks(scaled_f, grid / unit_x, eps)
-    brackets = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, is_jump)
-    located = _locate(f, brackets, special, jumps, near, eps)
+    starts, after, left, right, *kinds = breaks(scaled_f, grid / unit_x, eps)
+    brackets = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, *kinds)
+    located = _locate(f, brackets, [*special, *(end.x for end in ends)], jumps, near, eps)
     known = [*(each.x for each in located), *(end.x for end in ends)]
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at) > 4 * near for at in known)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     # The derivative. Its step is small enough to stay on one side of every kink.
     step = torch.full_like(x, eps**0.25 * (high - low))
-    for known_x in known:
+    gaps = torch.cat([x[:1] - near, x, x[-1:] + near]).diff()
+    step = torch.minimum(step, torch.maximum(gaps[:-1], gaps[1:]).clamp(min=8 * near) / 2)
+    has_value = values(f, undefined).isfinite().tolist()
+    for known_x in (
+        *(each.x for each in located),
+        *(end.x for end, has in zip(ends, has_value, strict=True) if not has),
+    ):
         distance = (x - known_x).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
     slope, error = (part * steepness for part in slope_of(scaled_f, x / unit_x, step / unit_x, eps))
@@ -124,6 +131,13 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     slope = slope.where(y.isfinite(), torch.nan)
     m = Measured(x, y, slope, error, gradients[0](x), gradients[1](x), located, pairs, ends, noise)
     return m._replace(error=_spread_error(m))
+
+
+def _round_numbers(low: float, high: float) -> list[float]:
+    """A few numbers with one or two digits, as programs write them. linspace may miss them by a rounding."""
+    unit = 10.0 ** math.floor(math.log10(high - low)) / 20
+    first, last = math.ceil(low / unit), math.floor(high / unit)
+    return [float(f"{k * unit:.12g}") for k in range(first, last + 1)] if last - first < _MOST_ROUND_NUMBERS else []
 
 
 def _drop_near(grid: Tensor, numbers: Iterable[float], distance: float) -> Tensor:
@@ -198,14 +212,15 @@ def _locate(
 ) -> tuple[Break, ...]:
     """One x for each bracket: a jump of the gradient inside it, the bound of a clamp, or the point where the two sides meet."""
     located: list[Break] = []
-    for low, high, left, right, is_jump in zip(*(part.tolist() for part in brackets), strict=True):
+    for low, high, left, right, is_jump, is_cusp in zip(*(part.tolist() for part in brackets), strict=True):
         room = near if is_jump else 3 * near
         jumping = [simplest(*pair) for pair in jumps if low - room <= pair[0] and pair[1] <= high + room]
         middle = low + (high - low) / 2
         if jumping:
             x = min(jumping, key=lambda x: abs(x - middle))
-        elif is_jump:
-            x = short_decimal(low, high, 1.0)
+        elif is_jump or is_cusp:
+            known = [x for x in special if low - near <= x <= high + near]
+            x = known[0] if known else short_decimal(low, high, 1.0)
         else:
             x = _meeting_point(f, low - near, high + near, left, right, special, eps)
         beside = torch.tensor([low - near, high + near], dtype=torch.float64)

@@ -23,9 +23,10 @@ from .curves import (
     grid_of,
     jumps_in,
     line_of,
+    name_of,
     number_names,
 )
-from .gradient import checked_function, gradient
+from .gradient import checked_function, gradient, in_float64
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Rows, Stroke, draw
 
@@ -92,17 +93,18 @@ def plot(
     )
     min, max = as_number(min), as_number(max)
     _check(drawables, min, max, panels)
+    loss_name = name_of(loss)
     if loss is not None:
-        loss = checked_function("plot", "loss", loss, "an element-wise function of y, or None")
+        loss = in_float64(checked_function("plot", "loss", loss, "an element-wise function of y, or None"))
     grads = _checked_grads(grad)
     is_rule = [isinstance(drawable, (str, RuleObject)) for drawable in drawables]
     picture = _picture(op, min, max, any(is_rule), xlim)
     curves = number_names([curve_of(part, OPS[op], picture, edge, maximize, i) for i, part in enumerate(drawables)])
     points = torch.cat(grid_of(picture, curves).pieces)
     for curve in curves:
-        check_element_wise("f_or_rules", curve.f, points)
+        check_element_wise("f_or_rules", curve.label, curve.f, points)
         if loss is not None:
-            check_element_wise("loss", loss, curve.f(points).detach())
+            check_element_wise("loss", loss_name, loss, curve.f(points).detach())
     functions = [curve for curve, is_of_rule in zip(curves, is_rule, strict=True) if not is_of_rule]
     grid = grid_of(picture, curves, _jumps(functions, curves, grads, loss, picture))
     columns = [[curve] for curve in curves] if panels == "rules" or len(curves) == 1 else [curves]

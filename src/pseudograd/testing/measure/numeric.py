@@ -34,7 +34,7 @@ class Slope(NamedTuple):
 class Breaks(NamedTuple):
     """Where a function is not smooth: brackets `low` to `high`, of width 0 where x itself is known, and the slopes beside them.
 
-    is_jump: its value jumps; otherwise it has a kink.
+    is_jump: its value jumps; otherwise it has a kink. is_cusp: the slope grows towards the kink, as that of sqrt does towards 0.
     """
 
     low: Tensor
@@ -42,6 +42,7 @@ class Breaks(NamedTuple):
     left: Tensor
     right: Tensor
     is_jump: Tensor
+    is_cusp: Tensor
 
 
 def values(f: Function, x: Tensor) -> Tensor:
@@ -218,12 +219,16 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
     further = (_outside(f, high, 4 * near) - _outside(f, low, -4 * near)).abs()
     change = (right - left).abs()
     keep = is_jump | ((change > STEEP * size + rounding / near) & (change > further / 2))
-    low, high, left, right, is_jump = (part[keep] for part in (low, high, left, right, is_jump))
+    is_cusp = change > 1.1 * further
+    low, high, left, right, is_jump, is_cusp = (part[keep] for part in (low, high, left, right, is_jump, is_cusp))
     if is_jump.any():
         bracket = narrowed(partial(values, f), low[is_jump] - near, high[is_jump] + near)
         low, high = low.masked_scatter(is_jump, bracket[0]), high.masked_scatter(is_jump, bracket[1])
+        at_low, at_high = _values_at(f, low, high)
+        # Between two neighbouring numbers a jump is whole. A steep slope changes the value less.
+        is_jump &= ~((at_high - at_low).abs() < (after - before)[keep].abs() / 4)
     order = low.argsort()
-    return Breaks(*(part[order] for part in (low, high, left, right, is_jump)))
+    return Breaks(*(part[order] for part in (low, high, left, right, is_jump, is_cusp & ~is_jump)))
 
 
 def _outside(f: Function, x: Tensor, distance: Tensor) -> Tensor:
@@ -274,13 +279,15 @@ def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
     """The dtype of half precision in which f computes. f then has many jumps, most of them from one number of this dtype to the next."""
     beside = x * (1 - 2.0**-8)  # about as far as the next number
     low, high = jumps_of(f, torch.cat([x, beside[beside >= x[0]]]).unique())
+    if len(low) < _MANY_JUMPS:
+        return None
     y_low, y_high = f(low), f(high)
     room = torch.finfo(torch.float32).eps * low.abs()  # f may round to float32 first
     for dtype in (torch.float16, torch.bfloat16):
         is_next_x = (low - room).to(dtype) != (high + room).to(dtype)
         is_next_y = (y_high - y_low).abs() <= torch.finfo(dtype).eps * torch.maximum(y_low.abs(), y_high.abs())
         is_next_y &= (y_low.to(dtype) == y_low) & (y_high.to(dtype) == y_high)
-        if len(low) >= _MANY_JUMPS and (is_next_x | is_next_y).double().mean() > _MANY:
+        if (is_next_x | is_next_y).double().mean() > _MANY:
             return dtype
     return None
 
