@@ -31,9 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
         from .contract.matrix_page import Collector
 
         config.pluginmanager.register(Collector(config.getoption("--matrix")), "value matrix")
-    if (
-        not torch.accelerator.is_available()
-    ):  # torch.manual_seed seeds every kind, and notes the traceback for one that is not there
+    # torch.manual_seed seeds every kind, and notes the traceback for one that is not there.
+    if not torch.accelerator.is_available():
         for kind in (torch.cuda, torch.xpu):
             kind.manual_seed_all = lambda seed: None  # type: ignore[attr-defined]
     # torch itself warns when forward mode first loads its decompositions, and when Dynamo meets any autograd.Function.
@@ -122,9 +121,8 @@ def _stop_dynamo_from_timing_guards() -> None:
 @pytest.fixture(autouse=True)
 def _isolate_tests() -> Iterator[None]:
     """Also checks that the test leaves no rule, transform or mode behind, which would break later tests."""
-    torch.default_generator.manual_seed(
-        0
-    )  # torch.manual_seed asks every accelerator, which takes longer than most tests
+    # torch.manual_seed asks every accelerator, which takes longer than most tests.
+    torch.default_generator.manual_seed(0)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(0)
     torch.set_num_threads(1)

@@ -99,9 +99,8 @@ print(main(["compare"]))
 
 
 def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "program.py").write_text(
-        f"{HIDING}COMMANDS = {COMMANDS!r}\n{program}"
-    )  # a file: what is compared has a source
+    # A file, because what is compared needs a source.
+    (folder / "program.py").write_text(f"{HIDING}COMMANDS = {COMMANDS!r}\n{program}")
     (folder / "training.py").write_text(TRAINING)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
@@ -113,9 +112,8 @@ def _run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def test_everything_in_code_works_with_torch_alone(tmp_path: Path) -> None:
     done = _run(WORKS, tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "False" not in re.sub(r"True False\n", "", done.stdout, count=1), (
-        done.stdout
-    )  # no picture without matplotlib
+    # The one False: without matplotlib there is no picture.
+    assert "False" not in re.sub(r"True False\n", "", done.stdout, count=1), done.stdout
     assert done.stderr.splitlines()[-1] == "True"
     assert done.stderr.splitlines().count("True") == 5 + len(COMMANDS)
 

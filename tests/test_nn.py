@@ -102,9 +102,8 @@ def test_a_module_is_its_op_with_the_options_fixed(line: str) -> None:
 
 
 @folded
-@pytest.mark.parametrize(
-    "name", [name for name in nn.__all__ if name != "VectorQuantize"]
-)  # which makes its codebook itself
+# VectorQuantize makes its codebook itself.
+@pytest.mark.parametrize("name", [name for name in nn.__all__ if name != "VectorQuantize"])
 def test_options_are_those_of_the_op(name: str) -> None:
     of_op = dict(inspect.signature(op_of(name)).parameters)
     of_op.pop("x")

@@ -117,10 +117,8 @@ def test_a_browser_shows_it_by_address_and_by_keyboard(tmp_path: Path) -> None:
     assert "does not move x" in state["found"][1]
     assert ["With zero, x = 1.5 gets 0." in text for text in (state["found"][6], state["stepped"][0])] == [True, True]
     assert "At x = 1.25 the value is 1. The loss hands down dL/dy = 1;" in state["stepped"][0]
-    assert [state["stepped"][1], "grad=1" in state["stepped"][2]] == [
-        True,
-        True,
-    ]  # a rule that does not scale with grad has no such loss
+    # A rule that does not scale with grad has no such loss.
+    assert [state["stepped"][1], "grad=1" in state["stepped"][2]] == [True, True]
     assert state["rules"] == list(OPS["clamp"].rules)
     assert "x=-1.5" in state["hash"]
     assert state["widest"] <= state["room"] + 1

@@ -100,9 +100,8 @@ class Module:
         self._shared: set[str] = set()  # names that are declared global or nonlocal
         self._blocks: dict[ast.AST, Block] = {}
         self._ifs: defaultdict[Block, list[ast.If]] = defaultdict(list)
-        self._bindings: defaultdict[tuple[ast.AST, str], list[Binding]] = defaultdict(
-            list
-        )  # by scope and first part of the name
+        # By scope and first part of the name.
+        self._bindings: defaultdict[tuple[ast.AST, str], list[Binding]] = defaultdict(list)
         self._definitions: dict[ast.AST, ast.expr | None] = {}
         for node in self.nodes:
             self._note_import(node)

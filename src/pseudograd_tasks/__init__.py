@@ -16,9 +16,8 @@ _FILES = [vars(import_module(f"{__name__}.{file.name}")) for file in iter_module
 _ALL = {value.name: value for file in _FILES for value in file.values() if isinstance(value, Task)}
 _ORDER: dict[str, int] = {name: place for file in _FILES for name, place in file.get("ORDER", {}).items()}
 TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (_ORDER.get(item[0], 1000), item[0])))
-DEFAULT_TASKS = tuple(
-    name for name in TASKS if _ORDER.get(name, 1000) < 100
-)  # those of a first run, which takes half a minute
+# Those of a first run, which takes half a minute.
+DEFAULT_TASKS = tuple(name for name in TASKS if _ORDER.get(name, 1000) < 100)
 
 __all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Outcome", "Task", "Variant", "World", "Worlds", "find_tasks"]
 

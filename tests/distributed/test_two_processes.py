@@ -47,9 +47,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     with contextlib.suppress(torch.multiprocessing.ProcessRaisedException):
         try:
             two_processes.run(*(job.values[0] for job in JOBS if not job.marks or not job.marks[0].args[0]), done=done)
-        except (
-            torch.multiprocessing.ProcessExitedException
-        ) as error:  # of a signal: the summary of the tests shows where
+        # A signal ended a process: the summary of the tests shows where.
+        except torch.multiprocessing.ProcessExitedException as error:
             with warnings.catch_warnings():
                 warnings.simplefilter("default")
                 warnings.warn(f"{error}\n{two_processes.crashes(done)}", stacklevel=1)

@@ -507,10 +507,8 @@ def test_grads_that_are_not_plain(kind: str, size: int, calls: list[str]) -> Non
     grad = torch.nan_to_num(grad, posinf=2.0, neginf=-2.0)
     with way("formula"):
         _, expected = gradient(lambda x: pg.clamp(x, -1, 1), x, torch.zeros_like(grad) if kind == "zero" else grad)
-    for is_prepared in (
-        False,
-        True,
-    ):  # then torch itself makes the zeros and the sign real, and refuses what has no memory
+    # For a prepared call torch itself makes the zeros and the sign real, and refuses what has no memory.
+    for is_prepared in (False, True):
         leaf = x.clone().requires_grad_()
         y = pg.clamp(leaf, -1, 1)
         del calls[:]

@@ -128,9 +128,8 @@ def test_between_numbers(dtype: torch.dtype, level: int) -> None:
         grad = torch.cat([grad, grad.new_tensor([1.0, -2.0, torch.inf, torch.nan, 0.0])])
         of_torch = call.rule.find_range is not None
         grad = grad + 0.0 if of_torch else grad  # of a gradient -0.0 a blocked zero may have either sign
-        for position, bounds in enumerate(
-            BOUNDS[number % 2 :: 2], number + DTYPES.index(dtype) // 2
-        ):  # another dtype has the other f
+        start = number + DTYPES.index(dtype) // 2  # so that another dtype has the other f
+        for position, bounds in enumerate(BOUNDS[number % 2 :: 2], start):
             f = partial((engine.run if of_torch else _clamp, clamp_in_place)[position % 2], call)
             problems.append(Problem((call.label, call.edge, bounds), f, (x, *bounds), grad, is_exact=of_torch))
             has_planes += assert_planes_are_the_plain_ones(call, (x, *bounds), bits.X_ALONE)

@@ -121,7 +121,7 @@ def hidden_functions(module: Module, call: Call) -> Iterator[tuple[ast.AST, Sing
     condition, *branches = (others[0], x, *others[1:]) if call.is_method and others else call.arguments
     for branch, other, chosen in zip(branches, branches[::-1], (True, False), strict=False):
         functions = (read_singular(module, part) for part in ast.walk(module.resolve(other)))
-        # the other branch is not finite there, too
+        # Where these x are, the other branch is not finite, too.
         beside = [function.x for function in functions if function is not None]
         for part in ast.walk(module.resolve(branch)):
             singular = read_singular(module, part)

@@ -90,9 +90,8 @@ def write(results: Results, folder: Path) -> Path:
 def _staging(folder: Path) -> Iterator[Path]:
     """A hidden folder beside `folder`. In the end it is removed, even after an error, and so are new parents that are still empty."""
     new = [parent for parent in folder.absolute().parents if not parent.exists()]
-    staging = (
-        folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
-    )  # known before it exists, because a signal may come at any time
+    # The name is known before the folder exists, because a signal may come at any time.
+    staging = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
     try:
         staging.mkdir(parents=True)
         yield staging

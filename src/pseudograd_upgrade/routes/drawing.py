@@ -103,9 +103,8 @@ def _move_to_cpu(value: object) -> Any:
     return find_twin(value) if isinstance(value, torch.Generator) and value.device.type != "cpu" else value
 
 
-_twins: dict[
-    int, tuple[object, int, torch.Generator]
-] = {}  # by the id of a device's generator: this generator, its seed, its twin
+# By the id of a device's generator: this generator, its seed, its twin.
+_twins: dict[int, tuple[object, int, torch.Generator]] = {}
 
 
 def find_twin(generator: torch.Generator) -> torch.Generator:

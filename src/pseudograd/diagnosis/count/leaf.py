@@ -54,9 +54,8 @@ class Entries:
         self._had_gradient: Flag = False  # did any gradient differ from 0?
         self._mask: Tensor | None = None
         self._counts_rows = False  # one entry for each row
-        self._count: int | None = (
-            None  # of entries that ever had a gradient, if the mask was read since the last gradient
-        )
+        # Of entries that ever had a gradient, if the mask was read since the last gradient.
+        self._count: int | None = None
         self._missing: Missing | None = None
 
     def add(self, grad: Tensor) -> None:

@@ -96,9 +96,8 @@ class Nonfinite:
         self._is_loss_broken = False  # in this backward, so that the forward had the birth
         self._inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
         self._is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
-        self._hidden_births: list[
-            object
-        ] = []  # keys of earlier births behind a detach whose leaves this backward reaches
+        # The keys of earlier births behind a detach whose leaves this backward reaches.
+        self._hidden_births: list[object] = []
         # The nodes of this backward whose result may be broken, each with that result if it is known to be so.
         self._frontier: dict[GraphNode, Tensor | None] = {}
         self._behind: list[GraphNode] = []  # the nodes of this backward
@@ -127,9 +126,8 @@ class Nonfinite:
             self._find_lines(behind)
         self._is_loss_broken, self._is_computed_again = not is_loss_finite, False
         reach = reduce(or_, (self._leaves.upstream(node) for node in nodes.starts(roots)), 0)
-        self._hidden_births = [
-            key for key, birth in self.births.items() if birth.hidden & reach and self._is_loss_broken
-        ]
+        births = self.births.items() if self._is_loss_broken else ()
+        self._hidden_births = [key for key, birth in births if birth.hidden & reach]
         if not self._hidden_births and (self.has_spread or not (self._is_loss_broken or self._is_searching)):
             return
         for node, root in zip(nodes.starts(roots), roots, strict=True):

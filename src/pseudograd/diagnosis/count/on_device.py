@@ -89,9 +89,8 @@ class Ledger:
         self._calls: list[tuple[int, int, bool]] = []
         self._totals = torch.zeros(0, len(_TOTALS), dtype=torch.float64, device="cpu")
         self.waiting: list[_Call] = []
-        self._streams: dict[
-            torch.cuda.Stream, None
-        ] = {}  # on which calls were measured; the last one has those that wait
+        # On which calls were measured; the last one has those that wait.
+        self._streams: dict[torch.cuda.Stream, None] = {}
         self._stream_key: object = None  # of the last one
         self._bytes = 0
         self._count = 0

@@ -177,9 +177,8 @@ class ParameterSteps:
         if self.is_known and not samples.sizes[samples.had_gradient].isnan().any():
             return False
         mean, moved = (float(counts.float().mean()) for counts in (samples.moves, samples.moves > 0))
-        return moved > 0 and moved >= 0.5 * (
-            1 - math.exp(-mean)
-        )  # moves at random would reach a share of 1 - exp(-mean)
+        expected = 1 - math.exp(-mean)  # the share of entries that moved, if each move came to a random entry
+        return moved > 0 and moved >= 0.5 * expected
 
     @property
     def name(self) -> str:

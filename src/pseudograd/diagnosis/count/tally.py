@@ -102,10 +102,8 @@ class Tally:
         self.reuses_input = False
         # Does the next node of the backward cut what passes exactly at a bound? None if no x was at a bound.
         self.next_cuts_at_bound: bool | None = None
-        # The next three are set by `Zeros` alone.
-        self.zeroed = self.passed = (
-            0  # the sets of leaves that got zeros from a gradient other than 0, and that got other numbers
-        )
+        # Set by `Zeros` alone: the sets of leaves that got zeros from a gradient other than 0, and that got other numbers.
+        self.zeroed = self.passed = 0
         self.reader: Tally | None = None  # the op from which the last gradient came
         self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from

@@ -147,9 +147,8 @@ def _numbers_of_sides(code: Code, flags: int, low: float, high: float) -> list[f
     """The settings of a code by sides: the bounds, the plan, and two numbers for each side."""
     plan, numbers = flags, [0.0] * 6
     for plane, regions in enumerate(code.regions):
-        for bit, region in enumerate(
-            (0, 4, 1, 3)
-        ):  # below, above, at_min and at_max in `Pieces`, in the order of rules.h
+        # In the order of rules.h: below, above, at_min and at_max, as numbers of fields of `Pieces`.
+        for bit, region in enumerate((0, 4, 1, 3)):
             plan |= (regions >> region & 1) << 4 * plane + bit
     for position, side in enumerate(code.slopes[X][1:]):  # type: ignore[index]  # of x alone
         if side is not NOTHING:

@@ -76,9 +76,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         births = sorted(nonfinite.births.values(), key=_order)
         births = [birth for birth in births if birth.upstream & reached or not (birth.upstream and reached)]
         for birth in births:
-            if (
-                birth.backward == births[0].backward or not nonfinite.used_backwards
-            ):  # a step may have caused a later birth
+            # A step may have caused a later birth.
+            if birth.backward == births[0].backward or not nonfinite.used_backwards:
                 yield _finding(evidence, birth, nonfinite)
         if not births and reached:
             yield from _find_late(evidence, list(nonfinite.reached))
