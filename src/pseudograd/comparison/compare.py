@@ -24,9 +24,8 @@ OnTrial = Callable[[Run, int, int], object]
 Outcomes = Mapping[Run, Outcome]
 Variants = Mapping[str, object]  # by name: a function that run gets as its argument, or a rule of clamp
 Directions = Better | Mapping[str, Better]
-SEEDS = (
-    12  # the usual rules need 9 seeds for one number and 12 for five numbers; 12 can also tell which rule is the best
-)
+# The usual rules need 9 seeds for one number and 12 for five numbers; 12 can also tell which rule is the best.
+SEEDS = 12
 
 
 def compare(

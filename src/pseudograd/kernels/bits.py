@@ -413,12 +413,9 @@ def _is_kept_anyway(x: Tensor) -> bool:
 
 def _masks(x: Tensor, *bounds: Bound | Tensor) -> list[Tensor]:
     """A mask for each region, in the order of `Pieces`; None stands for a bound that is absent."""
-    low, high = (
-        bound
-        if isinstance(bound, Tensor)
-        else torch.full_like(x, infinity if bound is None else rounded_to(bound, x.dtype))
-        for bound, infinity in zip(bounds, (-math.inf, math.inf), strict=True)
-    )
+    pairs = zip(bounds, (-math.inf, math.inf), strict=True)
+    ends = [infinity if bound is None else bound for bound, infinity in pairs]
+    low, high = (end if isinstance(end, Tensor) else torch.full_like(x, rounded_to(end, x.dtype)) for end in ends)
     below, at_min, at_max, above, is_number = x < low, x == low, x == high, x > high, x == x
     apart, point, crossed = low < high, low == high, low > high
     has_nan_bound = ~(apart | point | crossed)

@@ -230,16 +230,8 @@ class Clip:
     is value "clipped", without PPO's min?
     """
 
-    def __init__(
-        self,
-        log_ratio: Tensor,
-        advantage: Tensor,
-        low: Bound,
-        high: Bound,
-        ceiling: Bound,
-        in_log: int,
-        without_min: int,
-    ) -> None:
+    def __init__(self, log_ratio: Tensor, advantage: Tensor, *numbers: Any) -> None:
+        low, high, self.ceiling, self.in_log, self.without_min = numbers
         wide = widened(log_ratio), widened(advantage)
         if wide[0].dtype != wide[1].dtype:
             dtype = torch.promote_types(wide[0].dtype, wide[1].dtype)
@@ -247,13 +239,12 @@ class Clip:
         if is_compiling() or is_tracing() or wide[0].shape != wide[1].shape:  # sizes are tensors in a trace
             wide = torch.broadcast_tensors(*wide)
         self.log_ratio, self.advantage = wide
-        self.in_log, self.without_min, self.ceiling = in_log, without_min, ceiling
         self.lowest = None if low is None else 1 - low
         self.highest = None if high is None else 1 + high
-        self.x = self.log_ratio if in_log else torch.exp(self.log_ratio)
+        self.x = self.log_ratio if self.in_log else torch.exp(self.log_ratio)
         self.min, self.max, self.top = (
-            None if bound is None else rounded(math.log(bound) if in_log else float(bound), self.x)
-            for bound in (self.lowest, self.highest, ceiling)
+            None if bound is None else rounded(math.log(bound) if self.in_log else float(bound), self.x)
+            for bound in (self.lowest, self.highest, self.ceiling)
         )
 
     def _nowhere(self) -> Tensor:

@@ -50,11 +50,14 @@ def _find(name: str, without: str, fallback: object = MISSING) -> Any:
 
 
 def _attribute(
-    name: str, without: str, is_there: Callable[[], bool], default: object = None
+    name: str, without: str, is_there: Callable[[], bool] | None = None, default: object = None
 ) -> Callable[[object], Any]:
-    """A function that reads this private attribute of a node, tensor or class. It returns the default if there is no such attribute."""
-    NAMES.append(Name(name, without, is_there))
+    """A function that reads this private attribute of a node, tensor or class. It returns the default if there is no such attribute.
+
+    is_there: does this torch have it? By default: has the class Tensor?
+    """
     attribute = name.rpartition(".")[2]
+    NAMES.append(Name(name, without, is_there or (lambda: hasattr(Tensor, attribute))))
     return lambda owner: getattr(owner, attribute, default)
 
 
@@ -494,18 +497,10 @@ backward_class: Callable[[object], Any] = _attribute(
     lambda: backward_class(checkpoint.CheckpointFunction) is not None,
 )
 # The tensor that a view is of.
-base_of = _attribute(
-    "torch.Tensor._base", "an op in place on a view counts as one on all of it", lambda: hasattr(Tensor, "_base")
-)
-_hooks_of = _attribute(
-    "torch.Tensor._backward_hooks",
-    "diagnose blames an op for zeros that a hook made",
-    lambda: hasattr(Tensor, "_backward_hooks"),
-)
+base_of = _attribute("torch.Tensor._base", "an op in place on a view counts as one on all of it")
+_hooks_of = _attribute("torch.Tensor._backward_hooks", "diagnose blames an op for zeros that a hook made")
 # The hooks that run after a gradient was added to that of a leaf; True if torch does not say.
-hooks_after_accumulation = _attribute(
-    "torch.Tensor._post_accumulate_grad_hooks", _SLOWER, lambda: hasattr(Tensor, "_post_accumulate_grad_hooks"), True
-)
+hooks_after_accumulation = _attribute("torch.Tensor._post_accumulate_grad_hooks", _SLOWER, default=True)
 
 
 def hooks_of(tensor: object) -> dict[int, object]:

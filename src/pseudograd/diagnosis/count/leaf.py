@@ -319,9 +319,8 @@ class Leaf:
             if self.has_whole:  # FSDP2 has summed it and handed it out
                 self.entries.add(grad)
             if self.grad_was_nonzero is not True:
-                self.grad_was_nonzero = (
-                    is_nonzero(grad) if self.grad_was_nonzero is None else self.grad_was_nonzero | is_nonzero(grad)
-                )
+                known = self.grad_was_nonzero
+                self.grad_was_nonzero = is_nonzero(grad) if known is None else known | is_nonzero(grad)
         is_known = self.grad_was_nonzero is True and (self.entries.is_complete or not self.has_whole)
         return tensor is not None and not is_known
 

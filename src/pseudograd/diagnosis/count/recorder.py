@@ -581,24 +581,24 @@ class Recorder(Subscriber):
         self._is_incomplete = self._end_rest()
         local = self._local.thread
         depth = local.depth
-        is_outermost = not depth and backward_pass() < 0  # an inner backward may run in a thread of a device
+        is_outer = not depth and backward_pass() < 0  # an inner backward may run in a thread of a device
         local.depth = depth + 1
         before, listener = node_number(), _InBackward(self)
         try:
             is_heard = push_in_backward(listener)
-            self._begin(roots, grads, inputs, is_outermost, is_heard)
+            self._begin(roots, grads, inputs, is_outer, is_heard)
         except BaseException:  # Ctrl-C
             local.depth = depth
             take_off(listener)
             raise
-        return partial(self._end, roots, inputs, is_outermost, listener, before)
+        return partial(self._end, roots, inputs, is_outer, listener, before)
 
     @harmless("the start of a backward")
-    def _begin(self, roots: Roots, grads: Gradients, inputs: Roots | None, is_outermost: bool, is_heard: bool) -> None:
+    def _begin(self, roots: Roots, grads: Gradients, inputs: Roots | None, is_outer: bool, is_heard: bool) -> None:
         """is_heard: does the listener of this backward hear all calls of the program in it?"""
         with without_torch_function():
             starts = nodes.starts(roots)
-            if is_outermost:
+            if is_outer:
                 self.backwards += 1
                 self._starts = starts
                 self.leaves.name_roots()
@@ -608,11 +608,11 @@ class Recorder(Subscriber):
                 self.arrivals.expected = {}
             else:
                 self.count_waiting()
-            may_wait = is_heard and is_outermost and self.whatif is None and nobody_else_runs()
+            may_wait = is_heard and is_outer and self.whatif is None and nobody_else_runs()
             # Autograd adds no gradient in place to one that is kept, and modes would see the difference.
             self._let_wait(may_wait and not dispatch_modes())
             behind = self._attach_to_graph(starts, can_expect=may_wait and not inputs)
-            if is_outermost:
+            if is_outer:
                 if self.line_losses is not None and self.line_losses.cast is not None:
                     casts = [node for node in behind if nodes.name_of(node) == _CAST]
                     self.line_losses.stale += max(map(self._is_stale, casts), default=False)
@@ -620,7 +620,7 @@ class Recorder(Subscriber):
                     with quietly():
                         self.nonfinite.begin(roots, behind, self.is_loss_finite)
                 self.leaves.find_names(self.backwards)
-        if is_outermost and self.whatif is not None and not transforms_are_active():
+        if is_outer and self.whatif is not None and not transforms_are_active():
             self.whatif.begin(roots, grads, behind, self.backwards)
 
     def _attach_to_graph(self, starts: list[GraphNode | None], can_expect: bool) -> list[GraphNode]:
@@ -732,7 +732,7 @@ class Recorder(Subscriber):
         self,
         roots: Roots,
         inputs: Roots | None,
-        is_outermost: bool,
+        is_outer: bool,
         listener: Listener,
         before: int,
         result: Gradients | None,
@@ -746,7 +746,7 @@ class Recorder(Subscriber):
             self._count_result(inputs, result, before)
         elif result is not None and node_creation_hook is None and node_number() != before:
             self._find_second_nodes(before)
-        if is_outermost:
+        if is_outer:
             self._starts = []
             self.raised += result is None
             if self.whatif is not None:
