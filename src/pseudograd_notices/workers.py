@@ -17,4 +17,11 @@ def end_with_parent() -> None:
 
 def _wait_and_exit(parent: BaseProcess) -> None:
     parent.join()
+    exit_with_children()
+
+
+def exit_with_children(*signal_and_frame: object) -> None:
+    """Exit at once, and end the processes that multiprocessing started here, which may outlive this one."""
+    for child in multiprocessing.active_children():
+        child.kill()
     os._exit(1)

@@ -154,7 +154,9 @@ def test_a_run_that_repeats_itself_is_run_twice_and_not_tested() -> None:
     comparison = pg.compare(run, rules=["inward"], seeds=10)
     assert (len(calls), comparison.repeats, comparison.verdict("inward").verdict) == (2 * 5, True, "no difference")
     assert re.search(r"^inward       1 +worse, by 1$", str(comparison), re.MULTILINE)
-    assert "The seed changes nothing: no run takes it or draws a random number" in str(comparison)
+    assert "The seed changes nothing: no run takes it or draws from the generators of torch, random and numpy" in str(
+        comparison
+    )
     assert comparison.leaders() == ("zero/closed", "zero/open", "torch.clamp")
 
 
@@ -598,6 +600,15 @@ def test_nothing_is_called_the_best_where_the_mean_disagrees() -> None:
     text = str(pg.compare(run, variants={"base": torch.sin, "v": torch.cos}, seeds=20))
     assert "\nOn the typical seed the best is v; by the mean v is worse than base.\n" in text, text
     assert "Best:" not in text
+
+    def run_with_clamp(clamp: Clamp, seed: int) -> float:
+        slope = slope_at(clamp, 1.0)  # 1 with the old edge
+        return (60.0 if seed == 3 and slope else 1.0 - slope / 2) + seed / 1000
+
+    edge = str(pg.compare(run_with_clamp, rules=[], seeds=20)).partition("Edge: ")[2].partition("\n")[0]
+    assert edge.startswith("the old edge (torch<=2.13, zero/closed) is better than the new edge"), edge
+    assert " on the typical seed, -0.5 [" in edge, edge
+    assert edge.endswith(", but worse by the mean (+2.48)."), edge
 
 
 @pytest.mark.parametrize("file", [None, "train.py"])

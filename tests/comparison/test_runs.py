@@ -7,6 +7,7 @@ import functools
 import importlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -372,9 +373,14 @@ def test_threads_are_refused_as_they_share_the_random_numbers() -> None:
 
 @pytest.mark.program
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc")
-def test_no_process_outlives_a_comparison_that_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_a_comparison_that_is_ended(number: signal.Signals, tmp_path: Path) -> None:
+    """A run has processes of its own too, as a DataLoader has."""
     (tmp_path / "mine.py").write_text(
-        "import os, time\ndef run(f, seed):\n    open(str(os.getpid()), 'w').close()\n    time.sleep(0.1)\n    return seed\n"
+        "import os, time\nfrom multiprocessing import Process, active_children\ndef run(f, seed):\n"
+        "    active_children() or Process(target=time.sleep, args=(600,), daemon=True).start()\n"
+        "    for one in (os.getpid(), active_children()[0].pid):\n        open(str(one), 'w').close()\n"
+        "    time.sleep(0.1)\n    return seed\n"
     )
     (tmp_path / "program.py").write_text(
         "import math, mine, pseudograd as pg\nif __name__ == '__main__':\n"
@@ -382,11 +388,11 @@ def test_no_process_outlives_a_comparison_that_is_killed(tmp_path: Path) -> None
     )
     program = subprocess.Popen([sys.executable, "program.py"], cwd=tmp_path, start_new_session=True)
     try:
-        workers = wait_for(lambda: [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()], 2)
+        workers = wait_for(lambda: [int(path.name) for path in tmp_path.iterdir() if path.name.isdigit()], 4)
     finally:
-        program.kill()
+        program.send_signal(number)
         program.wait()
-    wait_for(lambda: [worker for worker in workers if not is_alive(worker)], 2)
+    wait_for(lambda: [worker for worker in workers if not is_alive(worker)], 4)
 
 
 def wait_for(count: Callable[[], list[int]], number: int) -> list[int]:

@@ -81,6 +81,8 @@ def test_mean_and_spread_are_those_of_the_differences() -> None:
     single = difference([3.0], [1.0])
     assert (single.mean, single.p, single.least_p) == (2.0, 1.0, 1.0)
     assert math.isnan(single.spread)
+    huge = from_zero(1e300, 3e300, -1.7e308)  # as of a run that diverged: their squares overflow
+    assert (huge.mean, huge.spread) == (pytest.approx(-5.67e307, rel=1e-3), pytest.approx(9.81e307, rel=1e-3))
     others = [10.0 * seed for seed in range(8)]  # a consistent difference, smaller than the spread over seeds
     assert difference([value + 0.1 + 0.001 * value for value in others], others).verdict == BETTER
 

@@ -21,7 +21,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar, cast
 import torch
 from torch import Tensor
 
-from pseudograd_notices.workers import end_with_parent
+from pseudograd_notices.workers import end_with_parent, exit_with_children
 
 from ..errors import must
 from ..rule import RuleLike
@@ -238,7 +238,8 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
         executor.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
-            child.join()
+            child.join(10)
+            child.kill()  # of a worker in C code, where it cannot answer
         if not isinstance(error, process.BrokenProcessPool):
             raise
         remedy = "Its output says why; a script must call this below `if __name__ == '__main__':`"
@@ -247,8 +248,9 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_worker() -> None:
-    """Ignore Ctrl-C: the first process gets it too, and ends this one."""
+    """Ignore Ctrl-C: the first process gets it too, and ends this one. Processes of the run, such as DataLoader's, end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, exit_with_children)
     end_with_parent()
 
 

@@ -113,9 +113,14 @@ class Difference:
         return sum(gap > 0 for gap in self.gaps), sum(gap < 0 for gap in self.gaps)
 
     @property
+    def whole_mean(self) -> float:
+        """The mean of all differences, infinite ones too."""
+        return sum(self.gaps) / len(self.gaps)
+
+    @property
     def mean_disagrees(self) -> bool:
         """Does the mean of all differences contradict the verdict, which is about the typical seed? A few diverged runs do that."""
-        return self.verdict != NO_DIFFERENCE and self.balance * sum(self.gaps) < 0
+        return self.verdict != NO_DIFFERENCE and self.balance * self.whole_mean < 0
 
     def turned(self) -> Difference:
         """The second variant less the first."""
@@ -140,8 +145,8 @@ class Difference:
         if self.too_few_seeds:
             return f"too few seeds to tell: {self.seeds_that_differ} that differ cannot give p below {self.least_p:.2g}"
         if self.mean_disagrees:
-            mean = sum(self.gaps) / len(self.gaps)
-            return f"{self.verdict} on the typical seed (p = {self.p:.2g}), but {_TURNED[self.verdict]} by the mean ({mean:+.3g})"
+            but = f"but {_TURNED[self.verdict]} by the mean ({self.whole_mean:+.3g})"
+            return f"{self.verdict} on the typical seed (p = {self.p:.2g}), {but}"
         if self.verdict != NO_DIFFERENCE:
             return f"{self.verdict} (p = {self.p:.2g})"
         would = f"; {self.detectable:.3g} would have been" if math.isfinite(self.detectable) else ""
@@ -223,10 +228,12 @@ def check_better(where: str, better: str) -> None:
 def spread(values: Sequence[float]) -> tuple[float, float]:
     """Mean and standard deviation of the finite values; NaN where there are none."""
     finite = [value for value in values if math.isfinite(value)]
+    unit = 2.0 ** max((math.frexp(value)[1] - 1 for value in finite), default=0)  # squares of huge values overflow
+    finite = [value / unit for value in finite]
     mean = math.fsum(finite) / len(finite) if finite else math.nan
     if len(finite) < 2:
-        return mean, math.nan
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / (len(finite) - 1))
+        return mean * unit, math.nan
+    return mean * unit, math.sqrt(math.fsum((value - mean) ** 2 for value in finite) / (len(finite) - 1)) * unit
 
 
 def median_of(ordered: Sequence[float]) -> float:

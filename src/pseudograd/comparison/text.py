@@ -122,20 +122,24 @@ def _edge(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> 
     old = f"the old edge ({eras()[older].name}, {older})"
     new = f"the new edge ({eras()[newer].name}, {newer})"
     winner, loser = (old, new) if verdict.favours == BETTER else (new, old)
-    if comparison.repeats and verdict.favours != NO_DIFFERENCE:
-        return f"Edge: {winner} ends better than {loser}, by {abs(verdict.mean):.3g}."
+    if comparison.repeats:
+        is_equal = verdict.favours == NO_DIFFERENCE
+        return "Edge: equal." if is_equal else f"Edge: {winner} ends better than {loser}, by {abs(verdict.mean):.3g}."
     if verdict.verdict == NO_DIFFERENCE:
         return f"Edge: {'' if len(comparison.eras) == 2 else f'{old} and {new}: '}{verdict}."
     size = f" {verdict.size}," if verdict.size else ""
-    return f"Edge: {winner} is better than {loser},{size} p = {verdict.p:.2g}."
+    typical = " on the typical seed" if verdict.mean_disagrees else ""
+    but = f", but worse by the mean ({verdict.whole_mean:+.3g})" if verdict.mean_disagrees else ""
+    return f"Edge: {winner} is better than {loser}{typical},{size} p = {verdict.p:.2g}{but}."
 
 
 def closing_lines(comparison: Verdicts) -> Iterator[str]:
     """The method of the verdicts, the calls that were reached, and the runs that failed."""
     if comparison.repeats:
         yield (
-            "The seed changes nothing: no run takes it or draws a random number, and each run repeats its result. "
-            "So each variant has one value, and there is no test."
+            "The seed changes nothing: no run takes it or draws from the generators of torch, random and numpy that it sets, "
+            "and with two seeds each run gave the same. So each variant has one value, and there is no test. If run draws "
+            "from a generator of its own, give it an argument seed, and seed that generator with it."
         )
     elif comparison.family.differences:
         yield from _method(comparison)
