@@ -96,6 +96,16 @@ def test_the_report_prints_its_table() -> None:
     )
 
 
+def test_a_ceiling_is_named_and_a_nan_is_in_no_cell() -> None:
+    lr, a = torch.tensor([2.0, 0.0, math.nan, 0.0]), torch.tensor([-1.0, 1.0, 1.0, math.nan])
+    report = pg.policy.clip_report(lr, a, low=None, high=None, ceiling=3.0, rule="identity")
+    assert (report.tokens, report.nan, report.silenced) == (2, 2, 1)
+    assert "2 tokens, ratio at most 3 where A < 0, rule identity\n" in str(report)
+    assert str(report).endswith("energy\nNaN as log ratio or advantage: 2 further tokens")
+    infinite = pg.policy.clip_report(torch.tensor([math.inf, 0.0]), torch.ones(2))
+    assert str(infinite).endswith("the gradient's energy is not finite, so the share that the clip takes is unknown")
+
+
 def test_empty_batches_and_bad_calls() -> None:
     """Errors are those of policy_loss."""
     for shape in ((0,), (0, 3)):

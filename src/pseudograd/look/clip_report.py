@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, name_of_rule, p
 from ..ops.shared_rules import widened
 from ..rule import RuleLike
 from ..torch_table.eras import ERAS
+from ..wording import counted
 
 SIGNS = {"A > 0": 1, "A < 0": -1, "A = 0": 0}
 SIDES = ("below", "between", "above")
@@ -41,7 +43,8 @@ class ClipCell:
 class ClipReport:
     """The effect of a policy clip on a batch. `silenced` tokens have an advantage and get no gradient. The ratio of a tie is a bound.
 
-    dtype: that of the log ratio. Ties are counted in it, because a loss that is written by hand computes its ratio in it.
+    dtype: that of the log ratio. Ties are counted in it, because a loss that is written by hand computes its ratio in it. nan: how many
+    tokens have a NaN, as log ratio or advantage; they are in no cell.
     """
 
     cells: tuple[ClipCell, ...]
@@ -49,6 +52,7 @@ class ClipReport:
     at_low: int
     at_high: int
     dtype: str
+    nan: int = 0
 
     @property
     def tokens(self) -> int:
@@ -65,9 +69,11 @@ class ClipReport:
 
     @property
     def energy_share(self) -> float:
-        """The share of the squared gradients that the clip takes; below 0 where a rule adds to them."""
-        energy = sum(cell.energy for cell in self.cells)
-        return 1 - sum(cell.passed for cell in self.cells) / energy if energy else 0.0
+        """The share of the squared gradients that the clip takes; below 0 where a rule adds to them; NaN if they are not finite."""
+        energy, passed = sum(cell.energy for cell in self.cells), sum(cell.passed for cell in self.cells)
+        if not math.isfinite(energy + passed):
+            return math.nan
+        return 1 - passed / energy if energy else 0.0
 
     @property
     def ties(self) -> int:
@@ -89,7 +95,7 @@ class ClipReport:
     def __str__(self) -> str:
         width = max(9, *(len(f"{cell.tokens:,}") + 2 for cell in self.cells))
         lines = [
-            f"clip_report: {self.tokens:,} tokens, {self.clip}",
+            f"clip_report: {counted(self.tokens, 'token')}, {self.clip}",
             " " * 22 + "".join(f"{s:>{width}}" for s in SIDES),
         ]
         for sign in SIGNS:
@@ -100,7 +106,11 @@ class ClipReport:
         verb = "takes" if self.energy_share >= 0 else "adds"
         end = "of the gradient's energy" if self.energy_share >= 0 else "to the gradient's energy"
         energy = f"the clip {verb} {abs(self.energy_share):.1%} {end}"
+        if math.isnan(self.energy_share):
+            energy = "the gradient's energy is not finite, so the share that the clip takes is unknown"
         lines.append(f"silenced: {self.silenced_share:.1%} of the tokens; {energy}")
+        if self.nan:
+            lines.append(f"NaN as log ratio or advantage: {counted(self.nan, 'further token')}")
         if self.ties:
             eras = ", ".join(f"{share:g} of it with {name}" for name, share in self.eras.items())
             form = "min(r * A, clamp(r) * A) passes their gradient"
@@ -164,22 +174,25 @@ def _report(
         log_ratio = mean_over_tokens(log_ratio, mask).expand_as(log_ratio)
     tensors = torch.broadcast_tensors(log_ratio, advantage, clipped, unclipped)
     log_ratio, advantage, clipped, unclipped = (tensor.cpu() for tensor in tensors)
-    counted = torch.ones_like(clipped, dtype=torch.bool) if mask is None else mask.expand(clipped.shape).cpu()
+    is_counted = torch.ones_like(clipped, dtype=torch.bool) if mask is None else mask.expand(clipped.shape).cpu()
+    is_nan = is_counted & (log_ratio.isnan() | advantage.isnan())
     ratio, by_hand = torch.exp(widened(log_ratio)), torch.exp(log_ratio)
-    below = torch.zeros_like(counted) if lowest is None else ratio < lowest
-    above = torch.zeros_like(counted) if highest is None else ratio > highest
+    below = torch.zeros_like(is_nan) if lowest is None else ratio < lowest
+    above = torch.zeros_like(is_nan) if highest is None else ratio > highest
     at_low, at_high = (
-        0 if bound is None else int((counted & (by_hand == rounded_to(bound, by_hand.dtype))).sum())
+        0 if bound is None else int((is_counted & (by_hand == rounded_to(bound, by_hand.dtype))).sum())
         for bound in (lowest, highest)
     )
     cells = []
     for sign, number in SIGNS.items():
         for side, mask_of_side in zip(SIDES, (below, ~(below | above), above), strict=True):
-            at = counted & mask_of_side & (advantage.sign() == number)
+            at = is_counted & ~is_nan & mask_of_side & (advantage.sign() == number)
             silenced = int((at & (clipped == 0) & (unclipped != 0)).sum())
             energies = (float(gradient[at].square().sum()) for gradient in (unclipped, clipped))
             cells.append(ClipCell(sign, side, int(at.sum()), silenced, *energies))
     ends = f"[{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
-    clip = "no clip" if lowest is None and highest is None else f"ratio clipped to {ends}"
+    ceiling, clips = settings.get("ceiling"), [] if lowest is highest is None else [f"ratio clipped to {ends}"]
+    clips += [] if ceiling is None else [f"ratio at most {ceiling:g} where A < 0"]
+    clip = ", ".join(clips or ["no clip"])
     clip += f", rule {name_of_rule(settings.get('rule', POLICY_LOSS.default_rule))}"
-    return ClipReport(tuple(cells), clip, at_low, at_high, str(by_hand.dtype).removeprefix("torch."))
+    return ClipReport(tuple(cells), clip, at_low, at_high, str(by_hand.dtype).removeprefix("torch."), int(is_nan.sum()))
