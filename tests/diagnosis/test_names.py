@@ -101,6 +101,10 @@ class Light:
     power: Tensor
 
 
+class Settings:
+    noise = torch.ones(2, requires_grad=True)
+
+
 def test_a_leaf_has_the_name_that_the_program_gives_it() -> None:
     image, frozen = torch.ones(2, requires_grad=True), torch.ones(2)
     points = [torch.ones(2, requires_grad=True) for _ in range(2)]
@@ -108,8 +112,9 @@ def test_a_leaf_has_the_name_that_the_program_gives_it() -> None:
     lights = {"key": Light(torch.ones(2, requires_grad=True))}
     with diagnose() as d:
         for point in points:
-            (point * frozen * image * pair.mean * pair.spread * lights["key"].power).sum().backward()
+            (point * frozen * image * pair.mean * pair.spread * lights["key"].power * Settings.noise).sum().backward()
     assert sorted(d.parameters) == [
+        "Settings.noise",
         "image",
         'lights["key"].power',
         "pair.mean",

@@ -424,11 +424,13 @@ LEAVING: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "float": (lambda z: torch.full((16, 4), float(z.mean().detach())), "float()"),
     "tolist": (lambda z: torch.tensor(z.detach().tolist()), ".tolist()"),
     "a copy": (lambda z: torch.from_numpy(z.detach().numpy() * 2), ".numpy()"),
+    "a new tensor": (lambda z: torch.ones(2).new_tensor(z.detach()), ".detach()"),
     "the same memory": (lambda z: torch.from_numpy(z.detach().numpy()) * 2, ".detach()"),
     "a part of it": (lambda z: torch.from_numpy(z.detach().numpy()[:, 1:]).repeat(1, 2)[:, :4], ".detach()"),
 }
 
 
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
 @pytest.mark.parametrize("way", LEAVING)
 def test_a_value_that_leaves_torch_is_blamed_at_its_line(way: str) -> None:
     leave, kind = LEAVING[way]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from .frames import next_program_frame
+from .frames import is_of_a_package, is_users, next_program_frame
 
 _MOST_STEPS = 2  # from a variable to the object
 _MOST_ITEMS = 1000  # a larger list or dictionary is not searched
@@ -94,6 +94,18 @@ class _Search:
             elif steps < _MOST_STEPS and not issubclass(type(value), _NOT_LOOKED_INTO) and id(value) not in self._seen:
                 self._seen.add(id(value))
                 self.look_into(_parts_of(value), name + key, steps + 1)
+            elif steps == 0 and _is_space_of_program(
+                value
+            ):  # a few of many names are tensors: the rest is not looked into
+                self.look_into([(f".{name}", item) for name, item in vars(value).copy().items()], key, _MOST_STEPS)
+
+
+def _is_space_of_program(value: object) -> bool:
+    """Is it a class, or an imported module of the program?"""
+    if type(value) is types.ModuleType:
+        file = vars(value).get("__file__") or ""
+        return file != "" and is_users(file) and not is_of_a_package(file)
+    return type(value) is type
 
 
 def _parts_of(value: Any) -> list[tuple[str, object]]:

@@ -26,7 +26,7 @@ from .norms import PLAIN
 # Functions that do not read the values of their tensors, or whose result cannot affect a loss.
 _NAMES = (
     "size dim numel __len__ stride storage_offset is_contiguous zeros_like ones_like empty_like full_like rand_like randn_like "
-    "randint_like new_zeros new_ones new_empty new_full new_tensor __repr__ __format__ is_floating_point is_complex element_size data_ptr "
+    "randint_like new_zeros new_ones new_empty new_full __repr__ __format__ is_floating_point is_complex element_size data_ptr "
     "requires_grad_ retain_grad register_hook backward zero_ get_device ndimension __hash__ is_same_size __deepcopy__ untyped_storage "
     "is_pinned is_shared share_memory_ result_type can_cast type_as is_tensor is_nonzero"
 )
@@ -47,7 +47,7 @@ _ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
 _COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
 SELECTIONS = ("topk", "sort", "argsort", "kthvalue")
 _DETACHES = (".detach()", ".data")  # they hand out the value as it is
-_DETACHING = ("detach", "detach_", ".data", "tensor")
+_DETACHING = ("detach", "detach_", ".data", "tensor", "new_tensor")
 WITHOUT_GRAD = " under no_grad"
 NEEDS_NOTHING = "a Function none of whose inputs needs a gradient"  # as checkpoint with use_reentrant=True is
 SUMS = frozenset((torch.add, torch.sub, Tensor.add, Tensor.sub, Tensor.add_, Tensor.sub_, Tensor.__rsub__))
@@ -218,6 +218,7 @@ class Influence:
         name = _name_of(func)
         if name is None:
             return
+        args = args[1:] if name == "new_tensor" else args  # its first argument only has the dtype
         # The result of autograd.grad does not depend on the values of its inputs.
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
         marks = self._marks_of(inputs or args)  # torch.tensor(array) takes no tensor
@@ -520,4 +521,4 @@ def _kind(name: str, is_one_of_several: bool) -> str:
         return "comparison"
     if name in _CASTS:
         return "cast to integers"
-    return "torch.tensor(x)" if name == "tensor" else name
+    return "torch.tensor(x)" if name in ("tensor", "new_tensor") else name

@@ -201,7 +201,10 @@ class Starving:
             return cuts[0], why
         again = next((cut for cut in self._structural if cut.is_recomputed and cut.upstream & mask), None)
         if again is not None and (raised or not is_reached):
-            return again, f"{again.kind} cuts it in a forward that was computed once more"
+            return (
+                again,
+                f"{again.kind} cuts it in code that a backward runs, as the forward of a checkpoint or the backward of a Function",
+            )
         if not is_reached and raised < self._recorder.backwards:
             return None, f"it is {NO_PATH}"
         site = self._nearest_full_cut(mask)
