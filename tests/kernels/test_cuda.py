@@ -65,8 +65,12 @@ def build_kernels(folder: Path, *flags: str) -> int:
     return len(sources)
 
 
-def run_tests(folder: Path, *arguments: str) -> str:
+def run_tests(folder: Path, *arguments: str, sanitize: bool = False) -> str:
     environment = os.environ | {"PSEUDOGRAD_STAND_IN": str(folder)}
+    if sanitize:  # Python does not load these; libasan looks into libstdc++ when it starts
+        libraries = [f"-print-file-name={name}" for name in ("libasan.so", "libstdc++.so")]
+        paths = [subprocess.check_output([str(COMPILER), option], text=True).strip() for option in libraries]
+        environment |= {"LD_PRELOAD": ":".join(paths), "ASAN_OPTIONS": "detect_leaks=0"}
     plugins = ("-p", "tests.kernels.stand_in", "-p", "no:cacheprovider", "-p", "no:xdist")
     command = [sys.executable, "-m", "pytest", "-q", "-x", *plugins, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -79,20 +83,27 @@ SAMPLE = (
     " or (SSE2 and test_formulas_of and float32) or test_layouts or test_learned_bounds"
 )
 
+ALL = "SSE2 or layouts or interval"
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
 
 @pytest.mark.parametrize(
-    "which",
+    ("which", "flags"),
     [
-        pytest.param(SAMPLE, marks=pytest.mark.program),
-        pytest.param("SSE2 or layouts or interval", marks=pytest.mark.slow),
+        pytest.param(SAMPLE, (), marks=pytest.mark.program),
+        pytest.param(ALL, (), marks=pytest.mark.slow),
+        pytest.param(ALL, SANITIZERS, marks=pytest.mark.slow),
     ],
+    ids=["sample", "all", "sanitizers"],
 )
-def test_the_tests_of_the_loops_on_cpu_give_the_same_bits_on_a_device(which: str, tmp_path: Path) -> None:
+def test_the_tests_of_the_loops_on_cpu_give_the_same_bits_on_a_device(
+    which: str, flags: tuple[str, ...], tmp_path: Path
+) -> None:
     arguments = ["tests/kernels/test_native_values.py", "-k", which]
     build_stand_in(tmp_path)
     run_tests(tmp_path, *arguments)
-    assert build_kernels(tmp_path) > 100
-    assert " 0 differ" in run_tests(tmp_path, *arguments)
+    assert build_kernels(tmp_path, *flags) > 100
+    assert " 0 differ" in run_tests(tmp_path, *arguments, sanitize=bool(flags))
 
 
 def run_cases(folder: Path) -> dict[str, dict[str, Any]]:
@@ -168,7 +179,7 @@ def compile_for(nvrtc: Any, source: bytes, architecture: int) -> tuple[int, str]
     ("which", "every"),
     [
         pytest.param(SAMPLE, 40, marks=pytest.mark.program),
-        pytest.param("SSE2 or layouts or interval", 1, marks=pytest.mark.slow),
+        pytest.param(ALL, 1, marks=pytest.mark.slow),
     ],
 )
 def test_nvrtc_compiles_the_kernels_for_every_architecture(which: str, every: int, tmp_path: Path) -> None:
