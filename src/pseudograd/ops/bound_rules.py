@@ -130,28 +130,39 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
     ) -> Gradients:
         wants_x, wants_min, wants_max = wants
         edge = "closed" if ignores_edge else edge
-        below, above = x < y, x > y
+        masks = [x < y, x > y]
+        if edge != "closed" or wants_min or wants_max:
+            at = x == y
+            for bound in (min, max):
+                masks.append(at & (x == bound) if bound is not None else torch.zeros_like(at))
+        below, above, *at_bounds = in_one_byte(masks) if is_compiling() and not x.is_cpu else masks
         grad_x = grad_min = grad_max = None
         if wants_x:
             grad_x = outside(grad, below, above, x, y, min, max, **parameters)
-            if edge == "closed" and not (wants_min or wants_max):
-                return grad_x, None, None
-        at = x == y
-        at_min = at & (x == min) if min is not None else torch.zeros_like(at)
-        at_max = at & (x == max) if max is not None else torch.zeros_like(at)
+        if not at_bounds:
+            return grad_x, None, None
+        at_min, at_max = at_bounds
         to_x, to_bound = _edge_share(edge, grad, at_min, at_max)
         if grad_x is not None and edge != "closed":
             grad_x = torch.where(at_min | at_max, to_x, grad_x)
         if wants_min:
             crossed = min > max if max is not None else False  # type: ignore[operator]
-            grad_min = torch.where(below & ~_expand_bool(crossed, at), grad, torch.where(at_min, to_bound, 0.0))
+            grad_min = torch.where(below & ~_expand_bool(crossed, below), grad, torch.where(at_min, to_bound, 0.0))
         if wants_max:
             crossed = min > max if min is not None else False  # type: ignore[operator]
-            replaced = above | (below & _expand_bool(crossed, at))
+            replaced = above | (below & _expand_bool(crossed, below))
             grad_max = torch.where(replaced, grad, torch.where(at_max & ~at_min, to_bound, 0.0))
         return grad_x, grad_min, grad_max
 
     return pull
+
+
+def in_one_byte(masks: list[Tensor]) -> list[Tensor]:
+    """The same masks, computed from one integer for each element: a compiler saves that for backward, and not x or all masks."""
+    code = masks[0].to(torch.uint8)
+    for place, mask in enumerate(masks[1:], 1):
+        code = code | mask.to(torch.uint8) << place
+    return [(code >> place & 1).to(torch.bool) for place in range(len(masks))]
 
 
 def _expand_bool(value: object, like: Tensor) -> Tensor:
