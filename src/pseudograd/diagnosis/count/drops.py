@@ -160,9 +160,9 @@ def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> 
     """
     if left.numel() == missing.numel():
         dropped = arrived & ~left
-        if any(_is_within(mask.reshape(left.shape), dropped, is_lookup) for mask in _by_rows_and_columns(missing)):
+        if any(_is_within(mask.reshape(left.shape), dropped, is_lookup) for mask in _rows_and_columns(missing)):
             return True
-    for mask in _by_rows_and_columns(missing):
+    for mask in _rows_and_columns(missing):
         units = _flags_along(mask, range(1)).all(1)  # the rows, or the columns, that miss a gradient everywhere
         are_all = int(units.sum()) * (missing.numel() // units.numel()) == int(missing.sum())  # of the missing entries
         for dims in _dims_of(left, units.numel()) if are_all else ():
@@ -173,11 +173,11 @@ def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> 
 
 def _may_concern(flags: Tensor, missing: Tensor) -> bool:
     """Has the gradient the shape of the leaf, or a dimension for its missing rows or columns?"""
-    counts = [len(mask) for mask in _by_rows_and_columns(missing) if bool(_flags_along(mask, range(1)).all(1).any())]
+    counts = [len(mask) for mask in _rows_and_columns(missing) if bool(_flags_along(mask, range(1)).all(1).any())]
     return flags.numel() == missing.numel() or any(list(_dims_of(flags, count)) for count in counts)
 
 
-def _by_rows_and_columns(mask: Tensor) -> list[Tensor]:
+def _rows_and_columns(mask: Tensor) -> list[Tensor]:
     return [mask, mask.transpose(0, 1)] if mask.dim() > 1 else [mask]
 
 
