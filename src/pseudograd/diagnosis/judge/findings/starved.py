@@ -23,6 +23,7 @@ from .edge import is_cut_by_its_era, passing_era, step_behind
 from .kind import Evidence, Kind
 from .unused import find_replaced
 
+_NO_MARGIN = "nothing, if it is a margin or a penalty that nothing violates"
 _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
 
@@ -152,11 +153,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if cause.family == "clamp" and (is_uncertain or brings_little or cause.steep_op):
             return advise_clamp(cause)
         next_step = advice.try_rule(cause) or advice.look_at(cause)
-        return (
-            f"{next_step}; nothing, if it is a margin or a penalty that nothing violates"
-            if cause.is_loss_term
-            else next_step
-        )
+        return f"{next_step}; {_NO_MARGIN}" if cause.is_loss_term else next_step
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
@@ -223,9 +220,7 @@ def _chosen_out(partly: Sequence[Partly]) -> Iterator[Finding]:
             f"{percent(record.without / record.entries)} of {record.parameter} ({record.without:,} of {record.entries:,} entries) got no "
             f"gradient in any of {record.backwards:,} backwards",
             f"{site.op} {why}",
-            f"{advised}. Leave it if the choice is meant"
-            if advised.startswith("pseudo")
-            else f"{advised}; leave it if the choice is meant",
+            f"{advised}; {_NO_MARGIN if site.is_loss_term else 'leave it if the choice is meant'}",
             record.without / record.entries,
         )
 
