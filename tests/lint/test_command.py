@@ -57,6 +57,8 @@ def test_text_and_status(capsys: pytest.CaptureFixture[str]) -> None:
     assert last == "lint: 1 finding in 1 file; pseudograd explain PG102 says more"
     Path("a.py").write_text(GOOD)
     assert run(capsys, "lint", ".") == (0, "lint: no findings in 1 file\n", "")
+    Path("empty").mkdir()
+    assert run(capsys, "lint", "empty") == (0, "lint: no findings in 0 files\n", "")
     Path("a.py").write_text(BAD)
     assert run(capsys, "lint", ".", "--exit-zero")[0] == 0
 
