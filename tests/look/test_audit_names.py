@@ -93,6 +93,7 @@ def test_a_call_has_its_own_name(name: str) -> None:
 
 def test_functions_of_torch_and_other_spellings_have_the_name_of_the_rule() -> None:
     assert _named(torch.relu) == 'relu(x, rule="zero", edge="open")'
+    assert _named(torch.relu, 1, 2) is None, "there it is x, as abs is"
     assert _named(torch.round) == 'round(x, rule="zero")'
     assert _named(torch.nn.functional.leaky_relu) == "leaky_relu(x, negative_slope=0.01)"
     assert _named(torch.nn.ReLU6(), -1, 7) == 'relu6(x, rule="zero", edge="open")'

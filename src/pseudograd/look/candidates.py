@@ -135,7 +135,7 @@ def _inputs_after_x(op: Op, m: Measured) -> list[Others]:
     if op.name == "fake_quantize":
         return _grids(m, first_y, last_y) if is_first_flat and is_last_flat else []
     if op.inputs == ("x",):
-        return [()]
+        return [] if torch.equal(m.x, m.y) else [()]  # abs, if all x are positive: no value shows it
     if op.name == "gelu":
         return [(0,), (1,)]
     if op.name == "leaky_relu":

@@ -94,7 +94,7 @@ def _find_copied_rule(module: Module, node: ast.AST) -> str | None:
     if (compares_gradient and _calls(forward) & _CLAMPS) or (returns_first_input and "sum_to_size" in _calls(backward)):
         return (
             f"{node.name} looks like a copy of ClampWithGrad, LowerBound or ReplaceGrad, which pseudograd has, under torch.func and "
-            f"torch.compile too: `pseudograd audit MODULE:{node.name}` measures which rule it is, and `pseudograd migrate` replaces an exact copy"
+            f"torch.compile too: `pseudograd audit MODULE:{node.name}` measures its rule, and `pseudograd migrate` replaces an exact copy"
         )
     return None
 
