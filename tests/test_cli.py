@@ -373,6 +373,16 @@ def test_a_signal_leaves_the_older_report_and_nothing_else(
     assert [path.name for path in older.iterdir()] == ["results.json"]
 
 
+@pytest.mark.program
+@pytest.mark.usefixtures("ctrl_c_is_heard")
+def test_ctrl_c_while_the_module_imports_torch_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    command = [sys.executable, "-m", "pseudograd", "rules"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "pseudograd: stopped by Ctrl-C\n")
+
+
 def test_a_signal_waits_until_the_report_is_in_its_place(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

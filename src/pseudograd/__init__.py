@@ -6,8 +6,13 @@ y = pg.clamp(x, 0, 1)                            # torch.clamp, but a gradient t
 y = pg.clamp(x, 0, 1, rule="zero", edge="open")  # the true gradient, the same on every torch
 """
 
+import sys
 from typing import TYPE_CHECKING
 
+if sys.argv[:1] == ["-m"]:
+    from pseudograd_notices.command_line import handle_ctrl_c_in_import
+
+    handle_ctrl_c_in_import()
 try:
     import torch.fx
 except ModuleNotFoundError as error:

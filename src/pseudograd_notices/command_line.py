@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 import ast
 import difflib
+import os
+import signal
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from . import output, own_version
+
+_STOPPED = "pseudograd: stopped by Ctrl-C"
 
 
 def command_files() -> dict[str, Path]:
@@ -67,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     It is 141 if the reader of a pipe left, 130 after Ctrl-C, and 143 after SIGTERM.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
+    if signal.getsignal(signal.SIGINT) is _end_import:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with output.plain():
             return _run(words)
@@ -79,12 +85,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _is_module() -> bool:
+    """Does `python -m pseudograd` import the library, before it is the command?"""
+    return sys.argv[:1] == ["-m"] and any(word.removeprefix("-m") == "pseudograd" for word in sys.orig_argv[1:])
+
+
 def run_without_torch(error: ModuleNotFoundError) -> None:
     """Run the command of `python -m pseudograd`, which imports the library first, if that import fails because torch is missing."""
-    is_module = sys.argv[:1] == ["-m"] and any(word.removeprefix("-m") == "pseudograd" for word in sys.orig_argv[1:])
-    if error.name == "torch" and is_module:
+    if error.name == "torch" and _is_module():
         sys.argv[0] = "pseudograd"
         sys.exit(main())
+
+
+def handle_ctrl_c_in_import() -> None:
+    """While `python -m pseudograd` imports the library, Ctrl-C ends it as it ends a command."""
+    if _is_module() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end_import)
+
+
+def _end_import(number: int, frame: object) -> None:
+    print(_STOPPED, file=sys.stderr, flush=True)
+    os._exit(128 + number)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -100,8 +121,7 @@ def _run(words: Sequence[str]) -> int:
     except KeyboardInterrupt as stop:  # it has a text and a status if the command has cleaned up
         if known := getattr(stop, "known", ""):
             print(known, flush=True)
-        reason = f"{stop}; nothing is left half-written" if stop.args else "stopped by Ctrl-C"
-        print(f"pseudograd: {reason}", file=sys.stderr)
+        print(f"pseudograd: {stop}; nothing is left half-written" if stop.args else _STOPPED, file=sys.stderr)
         return getattr(stop, "status", 130)
     finally:
         sys.stdout.flush()

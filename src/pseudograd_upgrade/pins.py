@@ -158,7 +158,10 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
         return old, ""
     else:
         reason = f"the loss ends {'higher' if is_ascent else 'lower'} under torch {new.torch}"
-        if _trains_in_turn(old):
+        other = old if better is new else new
+        if not _has_gradient(better) and _has_gradient(other):
+            unclear = f"the losses end better under torch {better.torch}, but no parameter gets a gradient there"
+        elif _trains_in_turn(old):
             unclear = "several losses are trained in turn"
         elif all(sign * last > sign * start for start, _, last in levels):
             unclear = f"the last loss is {'below' if is_ascent else 'above'} the first under both"
@@ -180,6 +183,11 @@ def _describe_fault(run: Recording) -> str:
 def _count_broken_steps(run: Recording) -> int:
     """The recorded steps in which a parameter got a gradient that is not finite."""
     return sum(not all(math.isfinite(leaf.numbers[1]) for leaf in leaves_of(run, step)) for step in run.steps)
+
+
+def _has_gradient(run: Recording) -> bool:
+    """Did a parameter get a gradient that is not 0, in the recorded steps?"""
+    return any(leaf.numbers[1] != 0 for step in run.steps for leaf in leaves_of(run, step))
 
 
 def _loss_levels(run: Recording) -> tuple[float, float, float]:

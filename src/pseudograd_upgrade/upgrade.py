@@ -133,7 +133,7 @@ class Question:
         if old is not None and new is not None and not (old.status or new.status):
             comparison = compare_events(old, new, self._noises, self.roundings)
             if comparison.first is None:
-                lines += [f"  {line}" for line in _summarize(comparison)]
+                lines += [f"  {line}" for line in _summarize(comparison, old)]
             else:
                 lines += ["  the first event that differs; its cause is not known yet:"]
                 lines += location_lines(comparison.first)
@@ -187,7 +187,7 @@ class Question:
             if (answer := self._explain_last_calls(comparison)) is not None:
                 return answer
             if (is_equal or self.is_test) and first_loss(old, new) is None:
-                return self.make_answer(SAME if is_equal else ROUNDING, comparison, _summarize(comparison))
+                return self.make_answer(SAME if is_equal else ROUNDING, comparison, _summarize(comparison, old))
         comparison = self._compare(new)
         if (answer := self._explain_by_program()) is not None:
             return answer
@@ -206,7 +206,7 @@ class Question:
                 return answer
             why = f"the losses part at step {step}, beyond rounding; none of the events that were kept does before"
             return self.make_answer(OTHER_OP, comparison, [why])
-        return self._explain_rounding(comparison, _summarize(comparison))
+        return self._explain_rounding(comparison, _summarize(comparison, old))
 
     def _explain_without_effect(self, comparison: Comparison, first: Difference) -> Answer:
         """An answer if no loss and no gradient of a parameter differs. An evaluation after the last backward may differ."""
@@ -448,10 +448,12 @@ def _comes_later(run: Recording, first: Difference, other: Difference) -> bool:
     return keys.index(other.old.key) > keys.index(first.old.key)
 
 
-def _summarize(comparison: Comparison) -> list[str]:
+def _summarize(comparison: Comparison, old: Recording) -> list[str]:
     largest = comparison.largest
     distance = f"apart by at most {largest:.1e}" if largest else "equal to the last bit of our sums"
-    lines = [f"{comparison.events:,} events compared, {distance}"]
+    steps, recorded = len(old.losses), len(old.steps.keys() & {*range(1, len(old.losses) + 1)})
+    scope = f" in {recorded} of {steps} steps" if recorded < steps else ""
+    lines = [f"{comparison.events:,} events{scope} compared, {distance}"]
     if comparison.other_ops:
         count, first = counted(len(comparison.other_ops), "line"), ", ".join(comparison.other_ops[:3])
         lines.append(f"the same values by other ops at {count}: {first}")

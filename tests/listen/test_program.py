@@ -80,12 +80,18 @@ def test_sigterm_is_passed_on_and_the_older_handler_comes_back(tmp_path: Path) -
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_quiet_run_ends_with_what_a_signal_raises(tmp_path: Path) -> None:
+def test_a_quiet_run_and_the_processes_that_it_started_end_with_what_a_signal_raises(tmp_path: Path) -> None:
     """A quiet run is one of several, and the command must not go on to the next one."""
     before = signal.getsignal(signal.SIGTERM)
+    mark = f"sleep of {tmp_path}"
+    start = (
+        f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {mark!r}])\n"
+    )
     with pytest.raises(Stopped), stoppable():
-        ran(tmp_path, TERMINATE)
+        ran(tmp_path, start + TERMINATE)
     assert signal.getsignal(signal.SIGTERM) == before
+    commands = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if os.access(file, os.R_OK)]
+    assert not any(mark.encode() in command for command in commands)
 
 
 # --- what its processes say ---------------------------------------------------------------------------------------------

@@ -92,6 +92,16 @@ def test_gradients_that_are_not_finite_count_before_a_loss_shows_them(
     assert text.startswith(f"gradients of parameters are not finite in {reason}" if reason else "unedited: ")
 
 
+@pytest.mark.parametrize(("old", "new", "is_clear"), [(1.0, 0.0, False), (1.0, 1.0, True), (0.0, 0.0, True)])
+def test_a_torch_that_gives_no_gradient_is_not_the_better_one(old: float, new: float, is_clear: bool) -> None:
+    """As with margin_ranking_loss of a scorer that starts at 0: under torch 2.15 the loss stays 0, and nothing learns."""
+    text = steps(run((LEAF, old), losses=(0.0, 0.4)), run((LEAF, new), losses=(0.0, 0.0)))[0]
+    better = "the losses end better under torch 2.15.0, but no parameter gets a gradient there"
+    assert text == (
+        "the loss ends lower under torch 2.15.0: keep its convention" if is_clear else f"{better}, {FIGURE}"
+    )
+
+
 @pytest.mark.parametrize(("second", "are_several"), [(2, True), (1, False)])
 def test_losses_that_are_trained_in_turn_do_not_say_which_is_better(second: int, are_several: bool) -> None:
     """Two optimisers that step after the same backward are those of one loss."""

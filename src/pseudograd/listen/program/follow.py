@@ -17,16 +17,18 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from ...errors import must
-from .signals import handle_signals
+from .signals import handle_signals, hold_signals
 
 _PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
 _SECONDS_TO_CLEAN_UP = 2.0  # for a program whose command was stopped
+_SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def check(where: str, program: str, is_module: bool) -> None:
@@ -178,18 +180,47 @@ def _waited(process: subprocess.Popen[bytes], seconds: float | None) -> int:
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(seconds)
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_PATIENCE)
-        process.kill()
-        return process.wait()
+        return _end(process, _PATIENCE)
     except BaseException:  # this process has to stop, so the program has to end, too
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS_TO_CLEAN_UP)
-        process.kill()
-        process.wait()
+        with hold_signals():
+            _end(process, _SECONDS_TO_CLEAN_UP)
         raise
+
+
+def _end(process: subprocess.Popen[bytes], patience: float) -> int:
+    """End the program and, on a system with /proc, the processes that it started: by SIGTERM, and after these seconds by SIGKILL."""
+    family, parents = {process.pid}, _parents()
+    while children := {child for child, parent in parents.items() if parent in family} - family:
+        family |= children
+    started = family - {process.pid}
+    process.terminate()
+    _send(signal.SIGTERM, started)
+    end = time.monotonic() + patience
+    while process.poll() is None or started & _parents().keys():
+        if time.monotonic() > end:
+            process.kill()
+            if started:  # never on Windows, which has no SIGKILL
+                _send(signal.SIGKILL, started)
+            break
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    return process.wait()
+
+
+def _send(number: signal.Signals, processes: set[int]) -> None:
+    for process in processes:
+        with contextlib.suppress(OSError):  # it has ended
+            os.kill(process, number)
+
+
+def _parents() -> dict[int, int]:
+    """The parent of each running process; empty on a system without /proc."""
+    parents = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
+            if state != "Z":
+                parents[int(file.parent.name)] = int(parent)
+    return parents
 
 
 @contextlib.contextmanager
