@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .recording import LEAF, OTHER_ORDER, SHAKEN, Digest, Event, Recording
+from .recording import FORWARD, LEAF, OTHER_ORDER, SHAKEN, Digest, Event, Recording
 
 _EPSILON = {"float64": 2.3e-16, "float32": 1.2e-7, "float16": 9.8e-4, "bfloat16": 7.9e-3, "complex64": 1.2e-7}
 ROUNDINGS = 16  # a sum may differ by this many times the epsilon of its dtype
@@ -118,6 +118,19 @@ def find_other_ops(old: Recording, new: Recording) -> Difference | None:
         ends.append(tuple(events[last_common + 1 :]))
     only_old, only_new = ends
     return Difference(max(steps), only_old[0], only_new[0], math.inf, only_old, only_new) if all(ends) else None
+
+
+def find_added_calls(old: Recording, new: Recording, step: int) -> Difference | None:
+    """The calls that only one run has, in this step and not before. For two runs whose other values agree up to this step."""
+    ends: list[tuple[Event, ...]] = []
+    for run, other in ((old, new), (new, old)):
+        recorded = [*other.steps.values(), *(events for at, events in run.steps.items() if at < step)]
+        known = {event.key for events in recorded for event in events}
+        events = run.steps.get(step, [])
+        ends.append(tuple(event for event in events if event.origin.kind == FORWARD and event.key not in known))
+    only_old, only_new = ends
+    first = next(iter((*only_old, *only_new)), None)
+    return None if first is None else Difference(step, first, first, math.inf, only_old, only_new)
 
 
 def _drop_leaves(events: Sequence[Event]) -> list[Event]:

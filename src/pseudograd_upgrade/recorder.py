@@ -168,8 +168,8 @@ class Recorder(Subscriber):
             with quietly():
                 location = self._locations.here(2)
                 parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
-                rates = ", ".join(f"{name}={value!r}" for name, value in optimiser.defaults.items() if _is_plain(value))
-                self._add(self._origin(UPDATE, f"{type(optimiser).__name__}.step", location), parameters, rates)
+                options = _describe_groups(optimiser)
+                self._add(self._origin(UPDATE, f"{type(optimiser).__name__}.step", location), parameters, options)
 
     # --- backwards ------------------------------------------------------------------------------------------------------
 
@@ -284,6 +284,16 @@ def describe_options(args: Arguments, kwargs: Mapping[str, object]) -> str:
     """The short arguments without tensors, as text."""
     texts = [repr(value) for value in args if _is_short(value)]
     return ", ".join([*texts, *(f"{name}={value!r}" for name, value in kwargs.items() if _is_short(value))])[:200]
+
+
+def _describe_groups(optimiser: Optimizer) -> str:
+    """The settings of an optimiser now, which a schedule may have changed. Those of several groups are separated by "/"."""
+    texts = []
+    for name in optimiser.defaults:
+        values = dict.fromkeys(group[name] for group in optimiser.param_groups if _is_plain(group.get(name, ())))
+        if values:
+            texts.append(f"{name}={'/'.join(map(repr, values))}")
+    return ", ".join(texts)
 
 
 def _is_short(value: object) -> bool:

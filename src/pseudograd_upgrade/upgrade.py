@@ -34,6 +34,7 @@ from .differences import (
     digest_distance,
     explain_equality,
     explain_growth,
+    find_added_calls,
     find_other_ops,
     first_loss,
     is_beyond_rounding,
@@ -287,7 +288,8 @@ class Question:
         if len(self.noises) > 1:
             noises.append(self.run(self.old_python.but(is_shaken=True), window))
         closer = compare_events(old, new, noises, self.roundings)
-        return closer if closer.first is not None else comparison
+        first = closer.first or find_added_calls(old, new, step)
+        return comparison if first is None else replace(closer, first=first)
 
     def _explain_rounding(self, comparison: Comparison, why: Iterable[str]) -> Answer:
         answer = self.answer_pinned(comparison, to_the_bit=True) if self.old.losses != self.new.losses else None
@@ -310,10 +312,11 @@ class Question:
         if (answer := self.answer_pinned(comparison, first)) is not None:
             return answer
         origin = origin_to_name(first)
+        has_other_options = first.old.options != first.new.options
         if first.only_old or first.only_new:
             why = self._list_unmatched(first)
-        elif first.old.options != first.new.options:
-            why = [f"called with {first.old.options or 'nothing'} and with {first.new.options or 'nothing'}"]
+        elif has_other_options:
+            why = [f"called with {' and with '.join(_differing_options(first))}"]
         elif first.is_reordered:
             why = [f"the same ops, in another order: apart by {first.distance:.1e}, where all before was rounding"]
         else:
@@ -322,14 +325,25 @@ class Question:
         if change := known_change(origin, old, new):
             next_step = f"{change}, and no pin mends it here: {origin.where}"
             return self.make_answer(CONVENTION, comparison, why, [next_step])
-        if origin.kind == UPDATE and not same_leaves(old, new, self.noises, self.roundings):
-            next_step = "the gradients that reach it differ already: look for lines that one of the two runs alone has"
+        if origin.kind == UPDATE and has_other_options:
+            next_step = f"find out why {origin.where} steps with other settings under one of the two alone"
+        elif origin.kind == UPDATE and (relation := self._compare_gradients_before(first)):
+            next_step = (
+                f"the gradients that reach it {relation} already: look for lines that one of the two runs alone has"
+            )
         elif origin.kind == FORWARD and bool(first.only_old) != bool(first.only_new):
             next_step = f"find out why {origin.where} calls {origin.op} under one of the two alone"
         elif origin.where != "?":
             report = f"report it upstream: {origin.op} of torch {new.torch}"
             next_step = f"if {origin.where} asks both {self.sides} for the same, {report}"
         return self.make_answer(OTHER_OP, comparison, why, [next_step])
+
+    def _compare_gradients_before(self, update: Difference) -> str:
+        """Do the gradients of parameters before this update differ? Empty if they are alike and none is missing."""
+        earlier = {step: events for step, events in self.old.steps.items() if step < update.step}
+        if not same_leaves(replace(self.old, steps=earlier), self.new, self.noises, self.roundings):
+            return "differ"
+        return "" if update.step - 1 in earlier else "may differ"
 
     def answer_pinned(
         self, comparison: Comparison, first: Difference | None = None, to_the_bit: bool = False
@@ -432,6 +446,15 @@ def _list_full(*runs: Recording) -> list[str]:
     full = [step for run in runs if (step := run.raw.get("full_step"))]
     text = f"has more than {MOST_DIGESTS:,} tensors: what comes later was not compared"
     return [f"step {step} {text}" for step in full[:1]]
+
+
+def _differing_options(first: Difference) -> tuple[str, str]:
+    """The options of the two events; of an optimiser, only those that differ."""
+    old, new = first.old.options, first.new.options
+    if first.old.origin.kind == UPDATE:
+        pairs = [*zip(old.split(", "), new.split(", "), strict=False)]
+        old, new = (", ".join(pair[at] for pair in pairs if pair[0] != pair[1]) for at in (0, 1))
+    return old or "nothing", new or "nothing"
 
 
 def _end_alike(first: Difference) -> bool:

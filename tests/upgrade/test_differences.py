@@ -17,6 +17,7 @@ from pseudograd_upgrade.differences import (
     digest_distance,
     explain_equality,
     explain_growth,
+    find_added_calls,
     first_loss,
     is_beyond_rounding,
     may_have_grown,
@@ -262,3 +263,12 @@ def test_a_schedule_has_the_first_steps_and_one_in_many() -> None:
     assert [window.is_over(step) for step in (4, 5, 6)] == [False, False, True]
     assert [Schedule(last=5).is_over(step) for step in (1, 5, 6)] == [False, False, True]
     assert not any(LOSSES_ALONE.has(step) for step in range(1, 99))
+
+
+def test_calls_that_change_the_loss_alone_are_found() -> None:
+    """As a term that is added to the loss: before the update, no value that both runs have differs."""
+    old, new = run((LINEAR, 1.0)), run((LINEAR, 1.0), (SILU, 2.0), (SILU_GRAD, 1.0))
+    difference = find_added_calls(old, new, 1)
+    assert difference is not None
+    assert [event.origin.op for event in difference.only_new] == ["silu"]
+    assert find_added_calls(old, old, 1) is None

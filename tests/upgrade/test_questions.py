@@ -16,7 +16,7 @@ from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices,
 from pseudograd_upgrade.runs import MOST_RUNS, MOST_RUNS_OF_ROUTES, Interpreter
 from pseudograd_upgrade.upgrade import Question
 
-from .made_runs import CLAMP_GRAD, GELU, GELU_GRAD, LEAF, LINEAR, ORIGINS, SILU, SILU_GRAD
+from .made_runs import CLAMP_GRAD, GELU, GELU_GRAD, LEAF, LINEAR, ORIGINS, SGD, SILU, SILU_GRAD
 from .made_runs import run as made_run
 
 
@@ -410,10 +410,11 @@ def test_a_value_that_differs_is_no_convention_and_without_an_effect_it_is_round
     ("old", "new", "why"),
     [
         ([(GELU, 2.0, "approximate='none'")], [(GELU, 3.0, "a=1")], ["called with approximate='none' and with a=1"]),
+        ([(SGD, 2.0, "lr=1.0, momentum=0")], [(SGD, 3.0, "lr=2.0, momentum=0")], ["called with lr=1.0 and with lr=2.0"]),
         ([(GELU, 2.0)], [(SILU, 3.0)], [f"only under torch {op}" for op in ("2.13.0: gelu at train.py:2", "2.15.0: silu at train.py:3")]),
         ([(GELU, 2.0), (SILU, 2.5)], [(SILU, 3.0), (GELU, 3.5)], ["the same ops, in another order: apart by"]),
     ],
-    ids=["an argument", "an op", "their order"],
+    ids=["an argument", "a rate", "an op", "their order"],
 )  # fmt: skip
 def test_calls_that_differ_are_named(
     old: list[tuple[int, float]], new: list[tuple[int, float]], why: list[str]

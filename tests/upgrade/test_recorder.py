@@ -32,7 +32,8 @@ def _record(recorder: Recorder, program: Callable[[], object]) -> dict[str, Any]
 
 def _train() -> None:
     w = torch.ones(3, requires_grad=True)
-    optimiser = torch.optim.SGD([w], lr=0.5)
+    optimiser = torch.optim.SGD([w], lr=0.25)
+    optimiser.param_groups[0]["lr"] = 0.5  # as a schedule does
     for _ in range(3):
         y = sum(torch.sigmoid(part) for part in (w, w * 2))
         optimiser.zero_grad()
