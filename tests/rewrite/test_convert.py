@@ -144,6 +144,9 @@ def test_a_model_must_be_a_module_that_holds_one() -> None:
         convert(nn.Sequential(nn.Tanh()), "inward")
     with pytest.raises(TypeError, match=r"convert: model must be a torch.nn.Module, got"):
         convert(torch.relu, "inward")  # type: ignore[arg-type]
+    scripted = torch.jit.script(nn.Sequential(nn.ReLU()))
+    with pytest.raises(ValueError, match=r"got 'RecursiveScriptModule'\. TorchScript has no place for a rule"):
+        convert(scripted, "inward")
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

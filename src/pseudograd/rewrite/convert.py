@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from .. import notebook
@@ -182,6 +183,8 @@ def _choices(model: nn.Module, sites: list[_Exchange], mapping: object) -> Mappi
     if not known:
         remedy = "Name its modules in a dictionary, or use override around the calls"
         remedy = _NO_PLACE if kind_of(model) in MODULES else remedy
+        if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
+            remedy = "TorchScript has no place for a rule: convert, and then use, the model that is not scripted"
         raise ValueError(must("convert", "model", f"hold one of {names_of()}", type(model).__name__, remedy))
     return known
 
