@@ -166,6 +166,17 @@ def warned_at(*entered: AbstractContextManager[object]) -> list[tuple[str, int]]
     return [(warning.filename, warning.lineno) for warning in caught]
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_warning_that_names_a_line_outside_of_our_frames_keeps_its_line(name: str) -> None:
+    def line(context: AbstractContextManager[object]) -> int:
+        with warnings.catch_warnings(record=True) as caught, context:
+            warnings.simplefilter("always")
+            torch.nn.functional.softmax(torch.ones(2), _stacklevel=6)
+        return caught[0].lineno
+
+    assert line(MAKERS[name]()) == line(contextlib.nullcontext())
+
+
 @contextlib.contextmanager
 def filtered(name: str) -> Iterator[None]:
     FILTERS[name]()

@@ -225,10 +225,13 @@ _OVERRIDES = f"torch{os.sep}overrides.py"  # through it a function of torch that
 
 
 def show_located(show: Callable[[Any], object], message: Any) -> None:
-    """Show a warning. If its line is in our code, issue it again at the line that it would have without us. Then the program's filters, and
+    """Show a warning. If our frames moved it, issue it again at the line that it would have without us. Then the program's filters, and
     its count of one warning for each line, apply there.
     """
-    frame = _frame_without_us(sys._getframe(1), message.filename, message.lineno)
+    caller = sys._getframe(1)
+    frame = (
+        None if caller.f_code is show_located.__code__ else _frame_without_us(caller, message.filename, message.lineno)
+    )
     name = "" if frame is None else frame.f_globals.get("__name__", "<string>")
     if frame is None or BETWEEN.match(name):
         if not message.filename.endswith(_OVERRIDES):  # torch itself hides warnings of the functions in this file
@@ -247,12 +250,14 @@ def show_located(show: Callable[[Any], object], message: Any) -> None:
 
 
 def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameType | None:
-    """The frame that would be as deep as the one at this line if our frames were not there. None for a line that is not in our code."""
-    if not (is_ours(file) or file.endswith(_OVERRIDES)):
-        return None
-    depth, outer = 0, frame
+    """The frame that would be as deep as the one at this line if our frames were not there. None if it is the same line."""
+    depth, outer, is_moved = 0, frame, False
     while outer is not None and (outer.f_code.co_filename, outer.f_lineno) != (file, line):
+        is_moved = is_moved or is_ours(outer.f_code.co_filename)
         outer, depth = outer.f_back, depth + 1
+    is_between = is_ours(file) or file.endswith(_OVERRIDES)
+    if not is_between and (not is_moved or frame is None or is_ours(frame.f_code.co_filename)):
+        return None
     return next(itertools.islice(_frames_without_us(frame), depth, None), None)
 
 
