@@ -388,3 +388,9 @@ def test_a_hook_of_the_program_on_a_node_comes_after_ours_and_can_be_removed() -
     assert seen == ["b"]
     assert [site.calls for site in d.sites] == [1]
     assert "_register_hook" not in vars(torch.autograd.Function)
+
+
+def test_a_clamp_that_raises_is_no_error_of_the_diagnosis() -> None:
+    with diagnose() as diagnosis, pytest.raises(RuntimeError, match="must match the size"):
+        torch.maximum(torch.ones(3, requires_grad=True), torch.ones(2))
+    assert diagnosis.errors == []

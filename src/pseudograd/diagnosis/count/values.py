@@ -198,4 +198,8 @@ def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> t
     if not are_readable(inputs):
         return None
     x, low, high = (value.detach() if isinstance(value, Tensor) else value for value in inputs)
+    try:
+        torch.broadcast_shapes(*(value.shape for value in (x, low, high) if isinstance(value, Tensor)))
+    except RuntimeError:  # the call of the program raises, too
+        return None
     return x, low, high
