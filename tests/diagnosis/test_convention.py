@@ -153,6 +153,15 @@ def test_the_advised_pin_settles_the_finding(name: str) -> None:
     assert _find_convention(name, eval(match[0], {"pseudograd": pseudograd})) == []
 
 
+def test_no_pin_is_advised_that_keeps_a_nan() -> None:
+    p = nn.Parameter(torch.tensor([0.0, 1.0, 2.0]))
+    with diagnose(sensitivity=True) as d:
+        torch.maximum(p, torch.zeros(3)).sqrt().sum().backward()
+        torch.optim.SGD([p], 0.1).step()
+    assert "convention" not in [finding.code for finding in d.findings]
+    assert "nonfinite" in [finding.code for finding in d.findings]
+
+
 def test_a_pin_of_another_family_or_one_that_has_ended_settles_nothing() -> None:
     era = installed_era()
     with pin_edge(era, abs=era):

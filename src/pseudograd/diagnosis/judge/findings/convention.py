@@ -59,8 +59,11 @@ def group_by_line(records: Sequence[Sensitivity]) -> dict[tuple[str, str], list[
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
+    has_nan = evidence.nonfinite is not None and bool(evidence.nonfinite.reached)
     for (family, where), (line, *parameters) in group_by_line(evidence.sensitivity).items():
         parameters = [record for record in parameters if not evidence.deliberate.parameter(record.parameter or "")]
+        if has_nan and not math.isfinite(line.share):
+            continue  # a pin would keep the nan, of which the findings `nonfinite` and `guard` tell
         judged, other = verdict(line, parameters), other_of(family)
         if judged and other is not None:
             is_tried = judged == "decides" and line.within is None and family != POOL
