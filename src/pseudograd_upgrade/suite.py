@@ -109,7 +109,7 @@ class SuiteTestQuestion(Question):
         if answer.kind == MAGNIFIED:
             return replace(answer, kind=FAILS)
         by = f"differs by rounding alone, by up to {comparison.largest:.1e}" if comparison.largest else "is the same"
-        return replace(answer, kind=FAILS, why=(f"what torch computes in it {by}",))
+        return replace(answer, kind=FAILS, why=(f"what torch computes in its own process {by}",))
 
     def _explain_by_program(self) -> Answer | None:
         answer = super()._explain_by_program()

@@ -104,6 +104,13 @@ def test_the_share_is_that_of_the_program_under_the_pin(name: str) -> None:
     assert line.rpartition(":")[0].endswith("test_sensitivity.py")
 
 
+def test_a_share_that_is_not_finite_is_no_multiple() -> None:
+    p = nn.Parameter(torch.tensor([0.0, 0.5]))
+    with diagnose(sensitivity=True) as d:
+        torch.clamp(p, min=0).sqrt().sum().backward()
+    assert "clamp not finite (not finite in the first step" in " ".join(str(d).split())
+
+
 def test_the_share_is_measured_by_line_and_by_parameter() -> None:
     p, q = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.ones(3))
     with diagnose(sensitivity=True) as d:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -182,6 +183,8 @@ def _sensitivity(report: Report) -> Iterator[str]:
 
 
 def _size(share: float) -> str:
+    if not math.isfinite(share):
+        return "not finite"
     return percent(share) if share <= 1 else f"{share:,.3g} times it"
 
 
