@@ -678,10 +678,10 @@ def _function_saving_x(recipe: Prepared) -> type[Function]:
     return Pseudograd
 
 
-def _function_saving_code_in_place(recipe: Prepared, apply_saving_code: type[Function]) -> type[Function]:
+def _function_saving_code_in_place(recipe: Prepared, saving_code: type[Function]) -> type[Function]:
     encode, settings = recipe.encode_in_place, recipe.settings
 
-    class Pseudograd(apply_saving_code):  # type: ignore[misc,valid-type]  # mypy knows no bases that are computed
+    class Pseudograd(saving_code):  # type: ignore[misc,valid-type]  # mypy knows no bases that are computed
         @staticmethod
         def forward(ctx: Node, x: Tensor) -> Tensor:
             code, order = encode(x, settings)

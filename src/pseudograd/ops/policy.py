@@ -230,8 +230,16 @@ class Clip:
     is value "clipped", without PPO's min?
     """
 
-    def __init__(self, log_ratio: Tensor, advantage: Tensor, *numbers: Any) -> None:
-        low, high, self.ceiling, self.in_log, self.without_min = numbers
+    def __init__(
+        self,
+        log_ratio: Tensor,
+        advantage: Tensor,
+        low: Bound,
+        high: Bound,
+        ceiling: Bound,
+        in_log: int,
+        without_min: int,
+    ) -> None:
         wide = widened(log_ratio), widened(advantage)
         if wide[0].dtype != wide[1].dtype:
             dtype = torch.promote_types(wide[0].dtype, wide[1].dtype)
@@ -241,10 +249,11 @@ class Clip:
         self.log_ratio, self.advantage = wide
         self.lowest = None if low is None else 1 - low
         self.highest = None if high is None else 1 + high
-        self.x = self.log_ratio if self.in_log else torch.exp(self.log_ratio)
+        self.in_log, self.without_min, self.ceiling = in_log, without_min, ceiling
+        self.x = self.log_ratio if in_log else torch.exp(self.log_ratio)
         self.min, self.max, self.top = (
-            None if bound is None else rounded(math.log(bound) if self.in_log else float(bound), self.x)
-            for bound in (self.lowest, self.highest, self.ceiling)
+            None if bound is None else rounded(math.log(bound) if in_log else float(bound), self.x)
+            for bound in (self.lowest, self.highest, ceiling)
         )
 
     def _nowhere(self) -> Tensor:
@@ -487,8 +496,16 @@ def _trial() -> tuple[object, ...]:
     return torch.ones(5), torch.linspace(0.25, 2, 5), torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]), 0.8, 1.2
 
 
-def _public(log_ratio: Tensor, advantage: Tensor, *numbers: Any, **choices: Any) -> Tensor:
-    low, high, ceiling, in_log, without_min = numbers
+def _public(
+    log_ratio: Tensor,
+    advantage: Tensor,
+    low: Bound,
+    high: Bound,
+    ceiling: Bound,
+    in_log: int,
+    without_min: int,
+    **choices: Any,
+) -> Tensor:
     choices |= {"space": SPACES[int(in_log)], "value": VALUES[int(without_min)]}
     return policy_loss(log_ratio, advantage, low=low, high=high, ceiling=ceiling, **choices)
 
