@@ -84,6 +84,9 @@ def compare_losses(
     if all(apart) and len({under > loss for loss, under in ends if isfinite(loss - under)}) <= 1:
         return True, f"{measured}, and apart in each of the last {count:,} backward passes"
     if not any(apart) and all(map(isfinite, (noise, *own[-count:]))):
+        still = [name for name, losses in (("as it is", own), (f"under {pin}", other)) if len({*losses}) == 1]
+        if len(still) == 1:
+            return None, f"{measured}; {still[0]} it never changes, so equal ends do not mean that both learned"
         return False, measured
     return None, f"{measured}, and not clearly apart in each of the last {count:,} backward passes"
 

@@ -153,7 +153,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if cause.family == "clamp" and (is_uncertain or brings_little or cause.steep_op):
             return advise_clamp(cause)
         next_step = advice.try_rule(cause) or advice.look_at(cause)
-        return f"{next_step}; {_NO_MARGIN}" if cause.is_loss_term else next_step
+        return f"{next_step.removesuffix('.')}; {_NO_MARGIN}" if cause.is_loss_term else next_step
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
@@ -220,7 +220,7 @@ def _chosen_out(partly: Sequence[Partly]) -> Iterator[Finding]:
             f"{percent(record.without / record.entries)} of {record.parameter} ({record.without:,} of {record.entries:,} entries) got no "
             f"gradient in any of {record.backwards:,} backwards",
             f"{site.op} {why}",
-            f"{advised}; {_NO_MARGIN if site.is_loss_term else 'leave it if the choice is meant'}",
+            f"{advised.removesuffix('.')}; {_NO_MARGIN if site.is_loss_term else 'leave it if the choice is meant'}",
             record.without / record.entries,
         )
 
