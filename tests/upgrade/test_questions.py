@@ -524,6 +524,11 @@ def test_a_line_left_out_of_a_run_that_fails_mends_nothing() -> None:
     assert answer.why == ("apart by 5.0e-01 there; no line that was left out of what is compiled mends it",)
 
 
+def test_no_line_is_said_to_be_left_out_where_none_was() -> None:
+    answer, _ = compare_compilers(lambda run: trained() if run.python.settings.get("is_cut") else compiled(run))
+    assert answer.why == ("apart by 5.0e-01 there; where each line is compiled alone, none differs",)
+
+
 def test_a_difference_that_dynamo_captures_is_not_blamed_on_a_line() -> None:
     answer, _ = compare_compilers(
         lambda run: trained(0.3, loss=0.7, graphs=1) if run.python.settings.get("is_cut") else compiled(run)
