@@ -284,7 +284,7 @@ CUT: dict[str, tuple[Callable[[nn.Module, nn.Module], Tensor], str, str]] = {
     "overwritten": (_overwritten, "its values are overwritten", ""),
     "under no_grad": (lambda a, b: _computed(a, b, False), "", "Compute it outside of"),
     "a view under no_grad": (lambda a, b: _computed(a, b, True), "", "Compute it outside of"),
-    "drawn": (lambda a, b: b(_one_hot(Categorical(logits=a(X)).sample())), "", "pseudograd.straight"),
+    "drawn": (lambda a, b: b(_one_hot(Categorical(logits=a(X)).sample())), "", "pseudograd.replace_grad("),
     "free bits": (lambda a, b: b(X) + a(X).mean().clamp(min=9), "is cut by clamp", "None, if the clip is meant"),
     "times 0": (lambda a, b: b(X) + 0 * a(X), "is cut by mul", "Print the other factor"),
     "a term times 0": (lambda a, b: b(X) + 0.0 * a(X).clamp(-9, 9), "is cut by mul", "that the product is; nothing"),

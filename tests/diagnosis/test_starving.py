@@ -15,6 +15,7 @@ from torch.nn import functional
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.checkpoint import checkpoint
 
+import pseudograd
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import leaves as leaves_module
@@ -466,4 +467,26 @@ def test_a_cut_in_a_checkpoint_that_ends_with_an_error_has_its_line() -> None:
         checkpoint(lambda x: layer(x).argmax(1) * 1.0, x().requires_grad_(), use_reentrant=True).sum().backward()
     finding = only(d, "starved")
     assert finding.expression == "layer(x).argmax(1)"
-    assert "straight_through" in finding.next_step
+    assert finding.next_step.startswith("pseudograd.replace_grad(")
+
+
+CHOICES: dict[str, Callable[[Tensor], Tensor]] = {
+    "argmax": lambda h: h.argmax(1),
+    "argmin": lambda h: h.argmin(1),
+    "argsort": lambda h: h.argsort(1),
+    "bucketize": lambda h: torch.bucketize(h, torch.tensor([0.0, 1.0])),
+    "comparison": lambda h: h > 0,
+    "logical_and": lambda h: torch.logical_and(h, h),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_the_advice_at_a_choice_works_with_two_tensors(case: str) -> None:
+    layer, head = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
+    d = diagnosed(lambda: (CHOICES[case](layer(x())).float() * head).sum(), layer)
+    line, _ = only(d, "starved").next_step.split("  # ")
+    soft = torch.zeros(3, requires_grad=True)
+    y = eval(line, {"pseudograd": pseudograd, "hard": torch.ones(3), "soft": soft})
+    y.sum().backward()
+    assert soft.grad is not None
+    assert y.tolist() == soft.grad.tolist() == [1, 1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import linecache
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -688,3 +689,24 @@ def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm(floor: float, expected:
     d = diagnosed(lambda: x.clamp(min=floor).sum())
     assert codes(d) == expected
     assert [line.endswith("as at a hinge, or at a guard against 0") for line in d.calm] == [True] * (not expected)
+
+
+@pytest.mark.parametrize(("high", "expected"), [(1 - 1e-6, []), (0.9, ["cut"])])
+def test_a_range_between_two_guards_is_calm(high: float, expected: list[str]) -> None:
+    x = torch.tensor([0.5, 1.5], requires_grad=True)
+    d = diagnosed(lambda: -x.clamp(-1 + 1e-6, high).sum())
+    assert codes(d) == expected
+    assert [line.endswith("as at a guard") for line in d.calm] == [True] * (not expected)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "causes"), [(0.0, []), (-30.0, ["outside its range stand 1 below and 1 that are nan"])]
+)
+def test_a_clamp_is_not_blamed_for_what_nan_cuts(lowest: float, causes: list[str]) -> None:
+    p = torch.tensor([1.0, -1.0, math.exp(lowest)], requires_grad=True)
+
+    def loss() -> Tensor:
+        y = torch.log(p)
+        return -y.clamp(min=-20).sum()
+
+    assert [finding.cause for finding in diagnosed(loss).findings if finding.code == "cut"] == causes

@@ -67,6 +67,7 @@ class Site:
     # its only bound is a lower one: 0, or a number that guards against 0
     has_only_lower_bound: bool = field(default=False, repr=False)
     has_guard_bound: bool = field(default=False, repr=False)  # a bound is very near a whole number
+    has_guards_alone: bool = field(default=False, repr=False)  # both its bounds are, as in clamp(1e-7, 1 - 1e-7)
     # "ascent" if the optimiser adds this gradient, "descent" if it subtracts it; "unknown" if the program steps by itself
     direction: str = field(default="descent", repr=False)
     # only sums, powers and constant factors are between its result and the loss
@@ -108,8 +109,8 @@ class Site:
 
     @property
     def is_calm_clip(self) -> bool:
-        """Is it a hinge, or a clip beside its own input, that cuts no gradient which would lead back inside?"""
-        return (self.reuses_input or self.has_only_lower_bound) and not self.recoverable
+        """Is it a hinge, a guard, or a clip beside its own input, that cuts no gradient which would lead back inside?"""
+        return (self.reuses_input or self.has_only_lower_bound or self.has_guards_alone) and not self.recoverable
 
     @property
     def is_guard(self) -> bool:

@@ -60,6 +60,7 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         reuses_input=tally.reuses_input,
         has_only_lower_bound=tally.has_only_lower_bound,
         has_guard_bound=tally.has_guard_bound,
+        has_guards_alone=tally.has_guards_alone,
         is_loss_term=tally.is_loss_term,
         direction=direction,
         steep_op=tally.steep_op,

@@ -98,6 +98,7 @@ class Tally:
         self.is_loss_term = False  # are only sums, powers and constant factors between its value and the loss?
         self.has_only_lower_bound = False  # does the clamp have only a lower bound, which is 0 or a small guard?
         self.has_guard_bound = False  # is a bound of the clamp very near a whole number, as in clamp(1e-7, 1 - 1e-7)?
+        self.has_guards_alone = False  # are both of them?
         # Is its input used beside it, as in the loss of a policy, or in `x - round(x)`?
         self.reuses_input = False
         # Does the next node of the backward cut what passes exactly at a bound? None if no x was at a bound.
@@ -218,6 +219,7 @@ class Tally:
         is_floor = isinstance(low, (int, float)) and 0 <= low <= _FLOOR
         self.has_only_lower_bound = is_floor and all(bound is None for bound in bounds[1:])
         self.has_guard_bound = any(map(_is_guard, bounds))
+        self.has_guards_alone = len(bounds) == 2 and all(map(_is_guard, bounds))
 
     def _note_first(self, node: GraphNode, form: Form | None, is_full: bool) -> None:
         """Note facts about the first node, which hold for all nodes of this op."""

@@ -26,7 +26,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if site.family in ("round", "sign") and share > DEAD_SHARE and not site.reuses_input:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
             yield KIND.site_finding(site, count_cut(site), cause, advised, share)
-        elif site.family == "clamp" and not site.is_calm_clip and share - _edge_share(site) >= CUT_SHARE:
+        elif site.family == "clamp" and not site.is_calm_clip and share - _share_of_others(site) >= CUT_SHARE:
             text = f"{percent(share)} of {site.arrived:,} arriving gradients are cut"
             if site.magnitude and math.isfinite(site.magnitude):  # `counts` has no sizes
                 text += f", {percent(site.cut_magnitude_share)} of their size"
@@ -46,9 +46,17 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _edge_share(site: Site) -> float:
-    """The share that this torch cuts exactly at the bound, if the finding `edge` reports it."""
-    return site.at_bound_share if is_at_an_edge(site) and site.eras[installed_era()] == 0 else 0.0
+def _share_of_others(site: Site) -> float:
+    """The share that this torch cuts exactly at the bound, if the finding `edge` reports it, and at x that are nan."""
+    at_bound = site.at_bound_share if is_at_an_edge(site) and site.eras[installed_era()] == 0 else 0.0
+    return at_bound + _count_nan(site) / site.arrived
+
+
+def _count_nan(site: Site) -> int:
+    """The entries that a clamp cuts because x is nan: they stand on no side."""
+    if site.below is None or site.above is None:
+        return 0
+    return max(0, site.cut - site.below - site.above - (site.at_bound or 0))
 
 
 def advise_clamp(site: Site) -> str:
@@ -85,7 +93,8 @@ def advise_clamp(site: Site) -> str:
 def _sides(site: Site) -> str:
     if site.below is None or site.above is None:
         return f"{site.op} cuts outside its range"
-    parts = [f"{count:,} {side}" for count, side in ((site.below, "below"), (site.above, "above")) if count]
+    sides = (site.below, "below"), (site.above, "above"), (_count_nan(site), "that are nan")
+    parts = [f"{count:,} {side}" for count, side in sides if count]
     return "outside its range stand " + " and ".join(parts) if parts else f"{site.op} cuts at its bound"
 
 

@@ -109,9 +109,10 @@ class Evidence:
     def calm(self) -> Iterable[str]:
         report = "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
         policy = f"in the clipped loss of a policy. Of a policy, {report}"
+        hinge = "at a hinge, or at a guard against 0"
         clips = [
             f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as "
-            + (policy if site.reuses_input else "at a hinge, or at a guard against 0")
+            + (policy if site.reuses_input else "at a guard" if site.has_guards_alone else hinge)
             for site in self.sites
             if site.cut and site.is_calm_clip and site.family == "clamp"
         ]

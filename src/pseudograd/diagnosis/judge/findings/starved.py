@@ -24,6 +24,8 @@ from .kind import Evidence, Kind
 from .unused import find_replaced
 
 _NO_MARGIN = "nothing, if it is a margin or a penalty that nothing violates"
+# How the kinds of cut begin that choose by a value: in place of the value, a soft choice can give the gradient.
+_CHOICES = ("arg", "indices", "comparison", "cast", "multinomial", "bernoulli", "bucketize", "searchsorted", "logical_")
 _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
 
@@ -145,7 +147,10 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
                 return "Print what enters here: an op that it comes from cuts the gradient, too, so no rule and no pin helps here alone."
             return advice.pin(cause, passing_era(cause), evidence)
         if ZEROS_ALONE in starved.why:
-            return "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line."
+            return (
+                "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line. If both factors "
+                "start at 0, as in a LoRA, start one of them elsewhere."
+            )
         if cause.is_second_order:
             return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
         brings_little = cause.recoverable is not None and cause.recoverable_share < RECOVERABLE_SHARE
@@ -157,8 +162,8 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
-        if cause.kind.startswith(("argmax", "indices", "comparison", "cast", "multinomial", "bernoulli")):
-            return "pseudograd.straight_through(hard, soft)  # a value from the hard choice, a gradient from a soft one"
+        if cause.kind.startswith(_CHOICES):
+            return "pseudograd.replace_grad(hard, soft)  # two tensors: the value of the hard choice, the gradient of a soft one"
         if cause.kind == NEEDS_NOTHING:
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
         if cause.reaches_loss and not cause.is_final_cut:
@@ -206,7 +211,7 @@ def _chosen_out(partly: Sequence[Partly]) -> Iterator[Finding]:
     for record in filter(are_chosen_out, partly):
         choice, (site, how) = record.own_choice, record.drops[0]
         assert choice is not None, "are chosen out"
-        advised, why = "pseudograd.straight_through(hard, soft)  # the value of this line, and a gradient for all", how
+        advised, why = "pseudograd.replace_grad(hard, soft)  # two tensors: the value here, a gradient for all", how
         if isinstance(choice, Site):
             advised, why = (
                 advice.try_rule(site) or advised,
