@@ -90,11 +90,10 @@ SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 @pytest.mark.parametrize(
     ("which", "flags"),
     [
-        pytest.param(SAMPLE, (), marks=pytest.mark.program),
-        pytest.param(ALL, (), marks=pytest.mark.slow),
-        pytest.param(ALL, SANITIZERS, marks=pytest.mark.slow),
+        pytest.param(SAMPLE, (), marks=pytest.mark.program, id="sample"),
+        pytest.param(ALL, (), marks=pytest.mark.slow, id="all"),
+        pytest.param(ALL, SANITIZERS, marks=pytest.mark.slow, id="sanitizers"),
     ],
-    ids=["sample", "all", "sanitizers"],
 )
 def test_the_tests_of_the_loops_on_cpu_give_the_same_bits_on_a_device(
     which: str, flags: tuple[str, ...], tmp_path: Path

@@ -75,17 +75,18 @@ def compare_losses(
 ) -> tuple[bool | None, str]:
     """Does the training end with other losses under the pin (None: not clear), and a clause. again: the losses of a second run as it is."""
     count = max(_LEAST_LAST_STEPS, len(own) // 4)
-    ends = list(zip(own[-count:], other[-count:], strict=True))
+    pairs = list(zip(own, other, strict=True))
     noise = max(map(_distance, own[-count:], again[-count:]))
     least = max([_OF_NOISE * noise, *(_OF_LARGEST * abs(loss) for loss in own if isfinite(loss))])
-    apart = [_distance(*pair) > max(least, _OF_SMALLER * min(map(abs, pair))) for pair in ends]
+    ever_apart = [_distance(*pair) > max(least, _OF_SMALLER * min(map(abs, pair))) for pair in pairs]
+    ends, apart = pairs[-count:], ever_apart[-count:]
     repeats = f"at most {noise:.1g} from a second run" if noise else "in two runs, to the bit"
     measured = f"the loss of the last backward is {own[-1]:.6g} as it is ({repeats}) and {other[-1]:.6g} under {pin}"
     if all(apart) and len({under > loss for loss, under in ends if isfinite(loss - under)}) <= 1:
         return True, f"{measured}, and apart in each of the last {count:,} backward passes"
     if not any(apart) and all(map(isfinite, (noise, *own[-count:]))):
         still = [name for name, losses in (("as it is", own), (f"under {pin}", other)) if len({*losses}) == 1]
-        if len(still) == 1:
+        if len(still) == 1 and any(ever_apart):
             return None, f"{measured}; {still[0]} it never changes, so equal ends do not mean that both learned"
         return False, measured
     return None, f"{measured}, and not clearly apart in each of the last {count:,} backward passes"
