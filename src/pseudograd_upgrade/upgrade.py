@@ -474,7 +474,8 @@ def _comes_later(run: Recording, first: Difference, other: Difference) -> bool:
 def _summarize(comparison: Comparison, old: Recording) -> list[str]:
     largest = comparison.largest
     distance = f"apart by at most {largest:.1e}" if largest else "equal to the last bit of our sums"
-    steps, recorded = len(old.losses), len(old.steps.keys() & {*range(1, len(old.losses) + 1)})
+    steps = len(old.losses)
+    recorded = sum(1 <= step <= steps for step in old.steps)
     scope = f" in {recorded} of {steps} steps" if recorded < steps else ""
     lines = [f"{comparison.events:,} events{scope} compared, {distance}"]
     if comparison.other_ops:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import inspect
 import math
 from collections.abc import Callable, Sequence
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..arguments import as_number
 from ..errors import must
@@ -22,7 +21,7 @@ from ..testing.measure.numeric import narrow_dtype_of, values
 from . import audit_answers
 from .audit_figure import draw
 from .audit_record import Answer, AuditRecord
-from .gradient import FIX_RANDOM, checked_function
+from .gradient import FIX_RANDOM, checked_function, in_dtype, on_copy
 from .measure import measure, regions_of, shares_of
 
 if TYPE_CHECKING:
@@ -91,13 +90,13 @@ def audit(
         x = torch.linspace(low, high, points, dtype=torch.float64)
         dtype = _first_dtype(f, x)
         function = _callable(f, dtype)
-        call = _copy_input(function, dtype)
+        call = on_copy(function, dtype)
         _check_values(call, x)
         element_wise = audit_answers.answer_element_wise(call, x)
         m = measure(call, low, high, points, at)
         regions = regions_of(m)
         if element_wise.word == "yes":
-            narrow = audit_answers.answer_dtypes(lambda dtype: _copy_input(_callable(f, dtype), dtype), call, m)
+            narrow = audit_answers.answer_dtypes(lambda dtype: on_copy(_callable(f, dtype), dtype), call, m)
         else:  # gradients of every size would be tried at once
             narrow = dict.fromkeys(audit_answers.NARROW, Answer("not measured", None, element_wise.detail))
         if dtype is torch.float32:
@@ -155,9 +154,7 @@ def _finite(argument: str, value: object) -> float:
 
 
 def _callable(f: object, dtype: torch.dtype) -> Function:
-    """f as a function of x in this dtype. A module is copied, because its parameters must have this dtype too."""
-    f = checked_function("audit", "f", f, "a function, a module or an autograd.Function")
-    return copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
+    return in_dtype(checked_function("audit", "f", f, "a function, a module or an autograd.Function"), dtype)
 
 
 def _first_dtype(f: object, x: Tensor) -> torch.dtype:
@@ -167,11 +164,6 @@ def _first_dtype(f: object, x: Tensor) -> torch.dtype:
             _callable(f, dtype)(x.to(dtype, copy=True))
             return dtype
     return torch.float64
-
-
-def _copy_input(function: Function, dtype: torch.dtype) -> Function:
-    """The function, which may change its x in place, on a copy of x in this dtype."""
-    return lambda x: function(x.clone().to(dtype))
 
 
 def _check_values(f: Function, x: Tensor) -> None:

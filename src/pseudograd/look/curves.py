@@ -15,7 +15,7 @@ from ..ops.bounds import CLAMP
 from ..parse_rule import parsed
 from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
 from ..testing.measure.numeric import jumps_of, resolution_of, short_decimal
-from .gradient import FIX_RANDOM, checked_function, gradient, in_float64
+from .gradient import FIX_RANDOM, checked_function, gradient, in_dtype, on_copy
 from .palette import colour
 
 Function = Callable[[Tensor], Tensor]
@@ -58,7 +58,8 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
     if isinstance(drawable, (str, RuleObject)):
         return _curve_of_rule(drawable, op, picture, edge, maximize)
     label = name_of(drawable)
-    drawable = in_float64(checked_function("plot", "f_or_rules", drawable, "rules or functions"))
+    drawable = checked_function("plot", "f_or_rules", drawable, "rules or functions")
+    drawable = on_copy(in_dtype(drawable, torch.float64), torch.float64)
     if edge is not None or maximize:
         argument, got = ("edge", edge) if edge is not None else ("maximize", maximize)
         raise ValueError(must("plot", argument, f"be left out for {label}", got, "Only rules have one"))

@@ -67,10 +67,14 @@ def checked_function(where: str, argument: str, f: object, kinds: str) -> Callab
     return f
 
 
-def in_float64(f: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """f on a copy of x, in which f may write. A module is copied, because its parameters must be float64 as x is."""
-    function = copy.deepcopy(f).double() if isinstance(f, nn.Module) else f
-    return lambda x, *others: function(x.clone(), *others)
+def in_dtype(f: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tensor]:
+    """f for x in this dtype. A module is copied, because its parameters must have this dtype too."""
+    return copy.deepcopy(f).to(dtype) if isinstance(f, nn.Module) else f
+
+
+def on_copy(f: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tensor]:
+    """f, which may write into its x, on a copy of x in this dtype."""
+    return lambda x, *others: f(x.clone().to(dtype), *others)
 
 
 def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from .curves import (
     name_of,
     number_names,
 )
-from .gradient import checked_function, gradient, in_float64
+from .gradient import checked_function, gradient, in_dtype, on_copy
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Rows, Stroke, draw
 
@@ -95,7 +95,8 @@ def plot(
     _check(drawables, min, max, panels)
     loss_name = name_of(loss)
     if loss is not None:
-        loss = in_float64(checked_function("plot", "loss", loss, "an element-wise function of y, or None"))
+        loss = checked_function("plot", "loss", loss, "an element-wise function of y, or None")
+        loss = on_copy(in_dtype(loss, torch.float64), torch.float64)
     grads = _checked_grads(grad)
     is_rule = [isinstance(drawable, (str, RuleObject)) for drawable in drawables]
     picture = _picture(op, min, max, any(is_rule), xlim)
