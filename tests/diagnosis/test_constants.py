@@ -19,7 +19,6 @@ from pseudograd.diagnosis.count.values import Values
 from pseudograd.diagnosis.judge.dead_units import are_dead, calm_lines
 from pseudograd.diagnosis.judge.findings import convention, stalled
 from pseudograd.diagnosis.judge.norms import find_fall
-from pseudograd.diagnosis.ranks import _are_apart
 from pseudograd.diagnosis.records import Partly
 from pseudograd.listen.frames import NOWHERE
 from pseudograd.torch_table.forms import SPELLINGS
@@ -300,13 +299,3 @@ def _shares(*shares: float, moved: float = 1.0, parameter: str | None = None) ->
 )
 def test_a_convention_decides_by_its_share(line: Sensitivity, parameters: list[Sensitivity], verdict: str) -> None:
     assert convention.verdict(line, parameters) == verdict
-
-
-# --- ranks ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("count", "cut", "are_apart"), [(10_000, 1999, False), (10_000, 2000, True), (50, 25, False), (60, 30, True)]
-)
-def test_ranks_are_apart_by_a_fifth_and_by_more_than_chance(count: int, cut: int, are_apart: bool) -> None:
-    assert _are_apart([(0, count), (cut, count)]) == are_apart

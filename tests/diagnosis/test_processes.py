@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pseudograd.diagnosis import Diagnosis, ranks
+from pseudograd.diagnosis import Diagnosis
 from pseudograd.diagnosis.processes import fields_of, merge
 from pseudograd.listen.program import follow as programs
-from pseudograd.listen.program.follow import Part, Run
+from pseudograd.listen.program.follow import Part
 
 from ..choices import slow_but
 from ..commands import answer
@@ -182,20 +182,6 @@ def test_parameters_of_two_models_bear_the_name_of_their_process() -> None:
     expected = ["rank 0: " + name.format("gain"), "rank 1: " + name.format("wider")]
     assert list(other.parameters) == expected
     assert [norm.parameter for norm in other.norms] == expected
-
-
-def test_ranks_that_name_one_file_put_their_parts_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tmp_path / "report.json"
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    written = []
-    for rank in ("1", "0"):
-        monkeypatch.setenv("RANK", rank)
-        ranks.forget(target)
-        with ranks.gather_parts(target, Run(0, (Part(int(rank) + 10, None, True, {}),))) as parts:
-            assert parts is not None
-            written.append([(part.rank, part.process) for part in parts[0]])
-    assert written == [[(1, 11)], [(0, 10), (1, 11)]]
-    assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
 
 
 @pytest.mark.program

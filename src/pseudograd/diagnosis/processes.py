@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..listen.program.follow import Part
+from ..wording import shortened
 from .context import Readable
-from .ranks import Difference, differences, listed
 from .records import FIELDS, Finding, Report, Site, Structural
 
 Rows = list[tuple[Part, Any]]  # records, each with its process
+_PROCESSES_SHOWN = 8
 
 
 class ProgramReport(Readable):
     """The report about a program with all its processes.
 
-    processes: name, rank, backward passes and findings of each process. unseen: processes that ended without a report. differences: what
-    one rank has and another rank lacks. known: findings that a baseline holds; they are not among `findings`.
+    processes: name, rank, backward passes and findings of each process. unseen: processes that ended without a report. known: findings
+    that a baseline holds; they are not among `findings`.
     """
 
     processes: list[dict[str, object]]
     unseen: list[str]
-    differences: list[Difference]
     known: Sequence[Finding] = ()
 
     def __init__(self, values: Mapping[str, object]) -> None:
@@ -47,8 +47,7 @@ def merge(parts: Sequence[Part], unseen: Sequence[Part], empty: Report) -> Progr
         }
         for part in active
     ]
-    unseen_names = [str(part) for part in unseen]
-    return ProgramReport({**values, "differences": differences(parts), "processes": processes, "unseen": unseen_names})
+    return ProgramReport({**values, "processes": processes, "unseen": [str(part) for part in unseen]})
 
 
 def _merge_fields(parts: Sequence[Part]) -> dict[str, object]:
@@ -118,7 +117,7 @@ def _merge_finding(rows: Sequence[tuple[Part, Finding]], processes: int) -> Find
     part, most = max(rows, key=lambda row: row[1].share)
     who = [str(part) for part, _ in rows]
     if len(set(who)) < processes:
-        says = f"in {listed(who)} alone"
+        says = f"in {shortened(list(dict.fromkeys(who)), _PROCESSES_SHOWN)} alone"
     elif any(finding.evidence != most.evidence for _, finding in rows):
         says = f"the numbers are those of {part}"
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,6 @@ from ..rewrite.pin_edge import pin_edge
 from ..rewrite.standard_input import StandardInput
 from ..rewrite.whole_program import rules_of
 from ..wording import shortened
-from . import ranks
 from .context import Diagnosis
 from .judge import findings
 from .judge.findings.convention import pin_text
@@ -34,7 +34,7 @@ from .records import Report
 from .side_by_side import Pin, train_side_by_side
 from .tell.notices import Output
 from .tell.page import page
-from .tell.text import head, rank_lines
+from .tell.text import head
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -134,7 +134,7 @@ def run(
     job = {"module": __name__, "options": dict(options), "steps": steps}
     command = programs.command_of(program, arguments, is_module)
     # If each rank is a command of its own, nothing is run again: such a run would wait for the other ranks.
-    done = _run_side_by_side(command, job) if side_by_side and ranks.rank() is None else programs.run(command, job)
+    done = _run_side_by_side(command, job) if side_by_side and _rank() is None else programs.run(command, job)
     report = output.drop_known(merge(done.parts, done.unseen, empty))
     is_printed = output.file is None or output.format != "text"
     says_something = bool(report.backwards) or not done.unseen  # else "no backward started" would be wrong
@@ -145,11 +145,9 @@ def run(
         targets = [target for target in targets if target[0] != "--write-baseline"]
         lines.append("diagnose: --write-baseline: no backward pass was seen, so the baseline is not written")
         status = status or FAILED
-    written, errors = _write(targets, done, empty)
+    errors = _write(targets, done, empty)
     lines += errors
     status = status or (2 if errors else 0)
-    if written is not None and written.differences and not report.differences:
-        lines += rank_lines(written.differences)  # the rank that ends last has the parts of the others
     if fails is not None:
         why = _failures(fails, report, done)
         lines += why
@@ -181,31 +179,39 @@ def _run_side_by_side(command: Sequence[str], job: Job) -> programs.Run:
 
 
 def _targets(output: Output, html: Path | None, json_file: Path | None) -> list[_Target]:
-    """The files to write. Removes the parts that an earlier run of this rank left beside them."""
+    """The files to write. If each rank is a command of its own, all but rank 0 write `found.rank1.json` in place of `found.json`."""
+    rank = _rank()
     files: tuple[tuple[str, Path | None, Callable[[ProgramReport], str]], ...] = (
         ("--html", html, page),
         ("--json", json_file, lambda report: json_text(report.to_json())),
         ("--write-baseline", output.new_baseline_file, output.format_baseline),
         ("--output-file", output.file, lambda report: output.render(output.drop_known(report))),
     )
-    targets = [(name, checked_file("diagnose", name, file), make) for name, file, make in files if file is not None]
-    for _, target, _ in targets:
-        ranks.forget(target)
-    return targets
+    return [
+        (name, checked_file("diagnose", name, file.with_stem(f"{file.stem}.rank{rank}") if rank else file), make)
+        for name, file, make in files
+        if file is not None
+    ]
 
 
-def _write(targets: Sequence[_Target], done: programs.Run, empty: Report) -> tuple[ProgramReport | None, list[str]]:
-    """Write the files. Returns the report in them, of all ranks that have ended (None if no file was written), and the errors."""
-    report, errors = None, []
+def _rank() -> int | None:
+    """The rank of this command, which a launcher has started; None if it is the only one."""
+    try:
+        rank, count = int(os.environ.get("RANK", "")), int(os.environ.get("WORLD_SIZE", ""))
+    except ValueError:
+        return None
+    return rank if 0 <= rank < count and count > 1 else None
+
+
+def _write(targets: Sequence[_Target], done: programs.Run, empty: Report) -> list[str]:
+    """Write the files. Returns the errors."""
+    report, errors = merge(done.parts, done.unseen, empty), []
     for name, target, make in targets:
         try:
-            with ranks.gather_parts(target, done) as parts_and_unseen:
-                if parts_and_unseen is not None:
-                    report = merge(*parts_and_unseen, empty)
-                    write("diagnose", name, target, make(report))
+            write("diagnose", name, target, make(report))
         except ValueError as error:
             errors.append(str(error))
-    return report, errors
+    return errors
 
 
 def _failures(fails: Condition, report: Report, done: programs.Run) -> list[str]:
@@ -221,13 +227,15 @@ def _failures(fails: Condition, report: Report, done: programs.Run) -> list[str]
 
 def _describe_processes(report: ProgramReport, done: programs.Run) -> list[str]:
     """Lines about the processes of the report, unless it is about the program alone."""
-    processes, rank = report.processes, ranks.rank()
+    processes, rank = report.processes, _rank()
     lines = []
     if len(processes) > 1 or any(not process["is_main"] for process in processes):
         each = [f"{process['name']}: {process['backwards']:,}" for process in processes]
         lines.append(f"diagnose: backward passes by process: {shortened(each, _PROCESSES_SHOWN)}")
     elif rank is not None:
-        lines.append(f"diagnose: this is rank {rank[0]} of {rank[1]}; --json and --html hold all ranks")
+        lines.append(
+            f"diagnose: this is rank {rank} alone; for one report start the launcher with pseudograd diagnose -m"
+        )
     lines += [
         f"diagnose: {part} made backward passes and ended without a report: it was killed, it crashed, or it still runs"
         for part in done.unseen[:_PROCESSES_SHOWN]

@@ -12,7 +12,7 @@ from ..judge.findings import describe
 from ..records import FIELDS, Report, Site
 
 _NAMES = [name for name in FIELDS if name not in ("parameters", "idle")]
-_NAMES += ["processes", "differences", "unseen"]  # fields of a `ProgramReport` only
+_NAMES += ["processes", "unseen"]  # fields of a `ProgramReport` only
 
 
 def json_of(report: Report) -> dict[str, object]:

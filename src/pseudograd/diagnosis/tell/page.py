@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 from ...listen.frames import lines_of
-from ..ranks import lines
 from ..records import Report, Site, Structural
 from .as_json import json_of, plain_record
 from .text import text
@@ -23,7 +22,6 @@ def page(report: Report) -> str:
         "structural": [_add_source(cut) for cut in report.structural],
         "parameters": len(report.parameters),
         "idle": len(report.idle),
-        "between_ranks": lines(getattr(report, "differences", ())),
     }
     # Inside a script element only "</" and "<!--" would end it.
     embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")

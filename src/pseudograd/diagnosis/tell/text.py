@@ -12,15 +12,12 @@ import torch
 
 from ...torch_table.eras import installed_era
 from ...wording import counted, percent
-from .. import ranks
 from ..count.whatif import AS_IT_IS, Change
 from ..judge.starving import ZEROED
-from ..ranks import Difference
 from ..records import Finding, Report
 
 _WIDTH = 110
 _URGENCY = {"nonfinite": 0, "starved": 1, "unused": 2, "guard": 4}  # the smallest comes first; all other codes have 3
-_DIFFERENCES_SHOWN = 12  # between ranks
 _ROWS_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 _fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 _ROW = "    {:>20} {:>24} {:>8}  {}"
@@ -39,7 +36,6 @@ def text(report: Report) -> str:
     for number, finding in enumerate(findings, 1):
         lines += _finding(number, finding)
     known = getattr(report, "known", ())
-    lines += rank_lines(getattr(report, "differences", ()))
     lines += ["", *_parameters(report), *_usual(report, [*findings, *known]), *_sensitivity(report)]
     if report.muted:
         muted = counted(report.muted, "finding")
@@ -113,15 +109,6 @@ def _finding(number: int, finding: Finding) -> Iterator[str]:
     yield f"    next:  {finding.next_step}"
     if finding.issue:
         yield f"    known: {finding.issue}"
-
-
-def rank_lines(differences: Sequence[Difference]) -> list[str]:
-    """The differences between ranks; no lines if the ranks agree."""
-    rows = ranks.lines(differences)
-    shown = [line for label, row in rows[:_DIFFERENCES_SHOWN] for line in _wrap(f"{label}: ", row)]
-    if len(rows) > _DIFFERENCES_SHOWN:
-        shown.append(f"    and {len(rows) - _DIFFERENCES_SHOWN} more, in --json and --html")
-    return ["", "between ranks:", *shown] if rows else []
 
 
 def _errors(report: Report) -> list[str]:
