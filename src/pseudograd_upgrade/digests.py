@@ -64,9 +64,9 @@ def _projection(flat: Tensor) -> Tensor:
     return torch.dot(folded, _projection_weights(rows, flat) + 1) + torch.dot(rest, rest_weights)
 
 
-def fetch(digests: Sequence[Digest]) -> list[tuple[float, ...]]:
+def fetch(digests: Sequence[Digest]) -> list[tuple[float, float, float, float]]:
     """The numbers of all digests, in four transfers: one for each of the four numbers."""
-    return list(zip(*map(_fetch_column, zip(*digests, strict=True)), strict=True))
+    return list(zip(*map(_fetch_column, zip(*digests, strict=True)), strict=True))  # type: ignore[arg-type]
 
 
 def _fetch_column(column: Sequence[Tensor]) -> list[float]:

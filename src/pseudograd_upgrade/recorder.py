@@ -26,7 +26,7 @@ from pseudograd.torch_table.private import below_wrappers, is_wrapped, number_of
 
 from . import digests
 from .differences import ROUNDINGS
-from .recording import BACKWARD, FORWARD, LEAF, LOSSES_ALONE, MOST_DIGESTS, UPDATE, Schedule
+from .recording import BACKWARD, FORWARD, LEAF, LOSSES_ALONE, MOST_DIGESTS, UPDATE, Digest, Event, Origin, Schedule
 
 if TYPE_CHECKING:
     from pseudograd.listen.program.process import Process
@@ -60,15 +60,14 @@ class Recorder(Subscriber):
         self.noted = Errors()
         self.step = 1
         self.is_on = schedule.has(1)
-        self.steps: dict[int, list[tuple[int, str, list[tuple[str, tuple[float, ...]]]]]] = {}
+        self.steps: dict[int, list[Event]] = {}
         self.losses: list[list[float]] = []
-        self.origins: dict[tuple[str, ...], int] = {}  # the fields of an Origin, and its number
         self._locations = frames.Locations()
-        self._by_location: dict[object, int] = {}
+        self._origins: dict[object, Origin] = {}
         self._ranges = _Ranges()
         self._thread = threading.get_ident()
         # Backwards of all threads add events. So each event has its own digests, and one assignment exchanges the list.
-        self._events: list[tuple[int, str, list[tuple[str, digests.Digest]]]] = []
+        self._events: list[tuple[Origin, str, list[tuple[str, digests.Digest]]]] = []
         self._digests = 0  # in these events
         self._depth = 0  # of backwards that run inside each other
         self.is_ended = False  # after the last step of the schedule
@@ -77,15 +76,15 @@ class Recorder(Subscriber):
 
     # --- events ---------------------------------------------------------------------------------------------------------
 
-    def _origin(self, kind: str, op: str, location: frames.Location) -> int:
-        known = self._by_location.get((kind, op, location))
-        if known is None:
+    def _origin(self, kind: str, op: str, location: frames.Location) -> Origin:
+        origin = self._origins.get((kind, op, location))
+        if origin is None:
+            where, user_where = frames.file_and_line(location.call), frames.file_and_line(location.program)
             expression = "" if location.call is None else location.call.expression
-            key = (kind, op, frames.file_and_line(location.call), frames.file_and_line(location.program), expression)
-            known = self._by_location[kind, op, location] = self.origins.setdefault(key, len(self.origins))
-        return known
+            origin = self._origins[kind, op, location] = Origin(kind, op, where, user_where, expression)
+        return origin
 
-    def _add(self, origin: int, values: Iterable[object], options: str = "") -> None:
+    def _add(self, origin: Origin, values: Iterable[object], options: str = "") -> None:
         """Add an event: its origin, its options, and for each tensor its dtype, shape and digest."""
         tensors = []
         for value in values:
@@ -101,9 +100,9 @@ class Recorder(Subscriber):
     def _fetch_events(self) -> None:
         events, self._events, self._digests = self._events, [], 0
         numbers = iter(digests.fetch([digest for _, _, tensors in events for _, digest in tensors]))
-        self.steps.setdefault(self.step, []).extend(
-            [(origin, options, [(shape, next(numbers)) for shape, _ in tensors]) for origin, options, tensors in events]
-        )
+        fetched = self.steps.setdefault(self.step, [])
+        for origin, options, tensors in events:
+            fetched.append(Event(origin, options, tuple(Digest(shape, next(numbers)) for shape, _ in tensors)))
 
     def _drop_events(self) -> None:
         self._events, self._digests = [], 0
@@ -147,11 +146,11 @@ class Recorder(Subscriber):
                 node.metadata[ATTACHED] = True
                 self._attach(node, self._origin(BACKWARD, name, location))
 
-    def _attach(self, node: nodes.GraphNode, origin: int) -> None:
+    def _attach(self, node: nodes.GraphNode, origin: Origin) -> None:
         node.register_hook(partial(self._after_node, origin))
 
     @harmless("the gradients at a node")
-    def _after_node(self, origin: int, leaving: Sequence[object], arriving: Sequence[object]) -> None:
+    def _after_node(self, origin: Origin, leaving: Sequence[object], arriving: Sequence[object]) -> None:
         if self.is_on and not unheard.depth:
             with quietly():
                 self._add(origin, (*arriving, *leaving))
@@ -221,8 +220,7 @@ class Recorder(Subscriber):
         if self._events:
             with quietly():
                 self._fetch_events()
-        origins = [list(key) for key in self.origins]
-        head = {"torch": torch.__version__, "origins": origins, "errors": self.noted.lines}
+        head = {"torch": torch.__version__, "errors": self.noted.lines}
         gaps = {"is_ended": self.is_ended, "has_unheard": self.has_unheard, "full_step": self.full_step}
         return {**head, "steps": self.steps, "losses": self.losses, **gaps}
 
@@ -312,7 +310,7 @@ class Session:
 
     def __init__(self, settings: Settings, process: Process) -> None:
         set_seed(settings["seed"])
-        if settings["threads"] is not None:
+        if "threads" in settings:
             torch.set_num_threads(settings["threads"])
         self.recorder = recorder = self.make_recorder(Schedule(*settings["schedule"]), settings)
         self.mode = self.listener(recorder)
@@ -333,9 +331,9 @@ class Session:
 
     def prepare(self, settings: Settings) -> None:
         when_dynamo_arrives(lambda dynamo: torch.compiler.set_stance("force_eager"))
-        if settings["pin"] is not None:
+        if settings.get("pin"):
             self.pin = pin_edge(settings["pin"])
-            self.pin.lines = settings["lines"] or ()  # without lines, everywhere
+            self.pin.lines = settings["lines"]  # without lines, everywhere
             self.pin.__enter__()
             if self.reaches_threads:
                 hooks.NewThreads(lambda: self.pin).__enter__()

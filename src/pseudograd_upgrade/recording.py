@@ -62,15 +62,15 @@ class Digest(NamedTuple):
 
 
 class Event(NamedTuple):
-    """The tensors of one call. options: its other arguments, as text. occurrence: 0 for the first such call of a step, 1 for the second.
-    line: the line of the call in the older environment.
+    """The tensors of one call. options: its other arguments, as text. A recording adds two fields to what the process wrote. occurrence: 0
+    for the first such call of a step, 1 for the second. line: the line of the call in the older environment.
     """
 
     origin: Origin
     options: str
     tensors: tuple[Digest, ...]
-    occurrence: int
-    line: str
+    occurrence: int = 0
+    line: str = ""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -99,39 +99,25 @@ def load_recording(
     content: Content, status: int = 0, ending: Iterable[str] = (), errors: Iterable[str] = ()
 ) -> Recording:
     """The recording that a process wrote as `content`."""
-    origins = [Origin(*origin) for origin in content["origins"]]
-    steps = {int(step): _load_events(origins, rows) for step, rows in content["steps"].items()}
     errors = (*errors, *content.get("errors", ()))
-    return Recording(content["torch"], content["losses"], steps, status, tuple(ending), errors, content)
-
-
-def _load_events(origins: list[Origin], rows: Iterable[tuple[int, str, list[tuple[str, list[float]]]]]) -> list[Event]:
-    events = []
-    for number, options, tensors in rows:
-        digests = tuple(Digest(shape, tuple(numbers)) for shape, numbers in tensors)  # type: ignore[arg-type]
-        events.append(Event(origins[number], options, digests, 0, origins[number].where))
-    return _count_occurrences(events)
-
-
-def _count_occurrences(events: Iterable[Event]) -> list[Event]:
-    """The events with their occurrences. All occurrences must be 0 before."""
-    counts: dict[tuple[object, ...], int] = {}
-    numbered = []
-    for event in events:
-        occurrence = counts[event.key] = counts.get(event.key, -1) + 1
-        numbered.append(event._replace(occurrence=occurrence))
-    return numbered
+    run = Recording(content["torch"], content["losses"], content["steps"], status, tuple(ending), errors, content)
+    return align(run, {})
 
 
 def align(run: Recording, lines: Mapping[str, str]) -> Recording:
     """The run with other lines: `lines` has the older line of each line that moved."""
-    steps = {
-        step: _count_occurrences(
-            event._replace(occurrence=0, line=lines.get(event.origin.where, event.line)) for event in events
-        )
-        for step, events in run.steps.items()
-    }
-    return replace(run, steps=steps)
+    return replace(run, steps={step: _number_events(events, lines) for step, events in run.steps.items()})
+
+
+def _number_events(events: Iterable[Event], lines: Mapping[str, str]) -> list[Event]:
+    """The events with their lines and occurrences."""
+    counts: dict[tuple[object, ...], int] = {}
+    numbered = []
+    for event in events:
+        event = event._replace(occurrence=0, line=lines.get(event.origin.where, event.origin.where))
+        occurrence = counts[event.key] = counts.get(event.key, -1) + 1
+        numbered.append(event._replace(occurrence=occurrence))
+    return numbered
 
 
 # --- a suite of tests -------------------------------------------------------------------------------------------------
@@ -166,16 +152,13 @@ class SuiteTest:
 
 def _join(contents: Iterable[Content]) -> Content:
     """Join contents that follow each other. The events after the last backward of one belong to the first step of the next."""
-    origins: list[object] = []
     losses: list[object] = []
-    steps: dict[int, list[object]] = {}
+    steps: dict[int, list[Event]] = {}
     for content in contents:
         for step, events in content["steps"].items():
-            rows = steps.setdefault(step + len(losses), [])
-            rows += [(origin + len(origins), *event) for origin, *event in events]
-        origins += content["origins"]
+            steps.setdefault(step + len(losses), []).extend(events)
         losses += content["losses"]
-    return {"origins": origins, "steps": steps, "losses": losses}
+    return {"steps": steps, "losses": losses}
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,11 @@ print(json.dumps({"python": sys.version_info[:2], "torch": torch, "packages": pa
 """
 # Other vector instructions and another number of threads change the order of sums.
 _OTHER_ORDER = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}
-# The text about each setting of a recorder, in the line about a run.
+# The text about each setting of a run, in the line about it. lines: those that are pinned; empty for all.
 _DETAILS: dict[str, Callable[[Any], str]] = {
+    "has_other_order": lambda _: OTHER_ORDER,
+    "pin": lambda pin: f"pinned to {pin!r}",
+    "lines": lambda lines: f"at {', '.join(lines)} alone",
     "is_shaken": lambda _: SHAKEN,
     "is_repeated": lambda _: "once more",
     "targets": lambda keys: f"for the arguments of {keys[-1][1]}",
@@ -54,9 +57,9 @@ _DETAILS: dict[str, Callable[[Any], str]] = {
 class Interpreter:
     """A python with its torch, and how the program runs there.
 
-    path: absolute; a link into a virtual environment stays a link. recorder: the module that records. settings: those of the recorder.
-    environment: more variables of a run. route: the route through torch, if the question is about routes. python: the version of Python.
-    packages: the versions of all packages, by name. folders: where this python looks for modules.
+    path: absolute; a link into a virtual environment stays a link. recorder: the module that records. settings: what it records, and what
+    is changed in the run, such as a pin. environment: more variables of a run. route: the route through torch, if the question is about
+    routes. python: the version of Python. packages: the versions of all packages, by name. folders: where this python looks for modules.
     """
 
     path: str
@@ -77,11 +80,14 @@ class Interpreter:
         """The name of a run whose torch reports this version."""
         return f"{torch} {self.route}".rstrip()
 
-    @property
-    def details(self) -> str:
-        """The settings as text, for the line about a run."""
-        values = ((describe, self.settings.get(name)) for name, describe in _DETAILS.items())
-        return "".join(f", {describe(value)}" for describe, value in values if value)
+    def describe(self, schedule: Schedule) -> str:
+        """The line about a run."""
+        texts = [f"torch {self.label(self.torch)}"]
+        if schedule.window is not None:
+            first, last = schedule.window
+            texts.append(f"step {first}" if first == last else f"steps {first} to {last}")
+        texts += [text(self.settings[name]) for name, text in _DETAILS.items() if self.settings.get(name)]
+        return ", ".join(texts)
 
 
 def find_interpreter(argument: str, name: str) -> Interpreter:
@@ -159,27 +165,6 @@ class Limits(NamedTuple):
     steps: int | None = None
 
 
-class _Job(NamedTuple):
-    """One run: its interpreter, what is recorded, and what is changed. lines: the lines that are pinned; None for all."""
-
-    interpreter: Interpreter
-    schedule: Schedule
-    other_order: bool = False
-    pin: str | None = None
-    lines: Sequence[str] | None = None
-
-    def __str__(self) -> str:
-        text = f"torch {self.interpreter.label(self.interpreter.torch)}"
-        if self.other_order:
-            text += f", {OTHER_ORDER}"
-        if self.schedule.window is not None:
-            first, last = self.schedule.window
-            text += f", step {first}" if first == last else f", steps {first} to {last}"
-        if self.pin is not None:
-            text += f", pinned to {self.pin!r} {'everywhere' if self.lines is None else 'at ' + ', '.join(self.lines)}"
-        return text + self.interpreter.details
-
-
 @dataclass
 class Runner:
     """Runs the program. program: the command line after the interpreter. home: the folder with our packages. count: the runs so far."""
@@ -194,24 +179,20 @@ class Runner:
         self._stdin = StandardInput()
         self._seconds = 0.0  # the time of the last run
 
-    def run(self, interpreter: Interpreter, schedule: Schedule, **options: Any) -> Recording:
-        """Run the program once. options: the other fields of a job."""
-        job = _Job(interpreter, schedule, **options)
-        self.announce(str(job))
-        done = self.launch(job)
+    def run(self, interpreter: Interpreter, schedule: Schedule) -> Recording:
+        """Run the program once."""
+        self.announce(interpreter.describe(schedule))
+        done = self.launch(interpreter, schedule)
         self._announce_cost(MOST_RUNS_OF_ROUTES if interpreter.route else MOST_RUNS)
-        nothing = {"torch": interpreter.torch, "origins": [], "steps": {}, "losses": []}
+        nothing = {"torch": interpreter.torch, "steps": {}, "losses": []}
         content = next((part.content for part in done.parts if part.is_main and part.content), nothing)
         recording = load_recording(content, done.status, done.last_lines(_LAST_LINES), dict.fromkeys(done.errors))
         return replace(recording, torch=interpreter.label(recording.torch))
 
-    def run_suite(
-        self, interpreter: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None, **options: Any
-    ) -> SuiteRun:
+    def run_suite(self, interpreter: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None) -> SuiteRun:
         """Run a suite of pytest once. tests: the names of the tests to run; None for all."""
         scope = "" if tests is None else f", {counted(len(tests), 'test')}"
-        job = _Job(interpreter, schedule, **options)
-        self.announce(f"{job}{scope}")
+        self.announce(f"{interpreter.describe(schedule)}{scope}")
         plugins = ",".join(filter(None, (os.environ.get("PYTEST_PLUGINS"), "pseudograd_upgrade.suite_plugin")))
         environment = {"PYTEST_PLUGINS": plugins}
         if tests is not None:
@@ -219,7 +200,7 @@ class Runner:
             file.write_text(json.dumps([*tests]), encoding="utf-8")
             environment["PSEUDOGRAD_UPGRADE_TESTS"] = str(file)
         recording = replace(interpreter.but("pseudograd_upgrade.suite_recorder"), environment=environment)
-        done = self.launch(job._replace(interpreter=recording))
+        done = self.launch(recording, schedule)
         self._announce_cost(None)
         contents = [part.content for part in done.parts if part.content]
         return load_suite(interpreter.torch, done.status, contents, done.last_lines(_LAST_LINES))
@@ -230,17 +211,16 @@ class Runner:
         self.count += 1
         print(f"upgrade: run {self.count}: {text}", file=sys.stderr, flush=True)
 
-    def launch(self, job: _Job) -> programs.Run:
-        interpreter, schedule, other_order, pin, lines = job
-        threads = None
+    def launch(self, interpreter: Interpreter, schedule: Schedule) -> programs.Run:
         path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **interpreter.environment}
-        if other_order:
-            threads = 1 if os.environ.get("OMP_NUM_THREADS") != "1" else min(2, os.cpu_count() or 1)
-            environment |= {**_OTHER_ORDER, "OMP_NUM_THREADS": str(threads)}
         steps = list(schedule._replace(last=self.limits.steps))
-        settings = {"seed": self.seed, "threads": threads, "schedule": steps, "pin": pin, "lines": lines}
-        recorder = {"module": interpreter.recorder, "settings": {**settings, **interpreter.settings}}
+        settings = {"seed": self.seed, "schedule": steps, **interpreter.settings}
+        if settings.get("has_other_order"):
+            threads = 1 if os.environ.get("OMP_NUM_THREADS") != "1" else min(2, os.cpu_count() or 1)
+            settings["threads"] = threads
+            environment |= {**_OTHER_ORDER, "OMP_NUM_THREADS": str(threads)}
+        recorder = {"module": interpreter.recorder, "settings": settings}
         command, limit = [interpreter.path, *self.program], self.limits.seconds
         with self._stdin.open_for_run() as stdin:
             began = time.monotonic()

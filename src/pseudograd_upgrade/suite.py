@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from pseudograd.wording import counted
 
@@ -27,6 +26,9 @@ _STOPPED = 128 + 15  # the status of a run that its limit ended
 _SEED = "seed what it draws, and let it not depend on other tests; then ask again"
 
 
+_Request = tuple[Interpreter, Schedule]  # a run that a question needs
+
+
 class _MissingRunError(Exception):
     """A question needs a run that was not made yet."""
 
@@ -38,21 +40,12 @@ class _KnownRuns:
         self.name, self.program, self.count, self._runs = name, program, 0, runs
         self.missing: _Request | None = None
 
-    def run(self, interpreter: Interpreter, schedule: Schedule, **options: object) -> Recording:
-        request = _Request(interpreter, schedule, tuple(sorted(options.items())))
-        recording = self._runs.get(request, {}).get(self.name)
+    def run(self, interpreter: Interpreter, schedule: Schedule) -> Recording:
+        recording = self._runs.get((interpreter, schedule), {}).get(self.name)
         if recording is None:
-            self.missing = request
+            self.missing = interpreter, schedule
             raise _MissingRunError
         return recording
-
-
-class _Request(NamedTuple):
-    """A run, by its interpreter, schedule and options."""
-
-    interpreter: Interpreter
-    schedule: Schedule
-    options: tuple[tuple[str, object], ...]
 
 
 class SuiteTestQuestion(Question):
@@ -206,7 +199,7 @@ class Suite:
         answers: dict[str, Answer] = {}
         runs: dict[_Request, dict[str, Recording]] = defaultdict(dict)
         for python, run in zip(self.pythons, (old, new), strict=True):
-            runs[_Request(python, _SCHEDULE, ())] = {name: run.recording(name) for name in names}
+            runs[python, _SCHEDULE] = {name: run.recording(name) for name in names}
         waiting = list(names)
         while waiting:
             needed: dict[_Request, list[str]] = defaultdict(list)
@@ -221,11 +214,9 @@ class Suite:
                 break
             # The first further run is a pinned one, which answers some tests alone. Later a pinned run waits until no other run is missing.
             is_first = len(runs) == len(self.pythons)
-            request = min(needed, key=lambda request: ("pin" in dict(request.options)) != is_first)
+            request = min(needed, key=lambda request: ("pin" in request[0].settings) != is_first)
             try:
-                run = self.runner.run_suite(
-                    request.interpreter, request.schedule, needed[request], **dict(request.options)
-                )
+                run = self.runner.run_suite(*request, needed[request])
             except LimitError:
                 break
             runs[request] |= {name: run.recording(name) for name in needed[request]}

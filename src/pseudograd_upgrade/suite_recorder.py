@@ -35,8 +35,8 @@ class SuiteRecorder(Recorder):
         self.full_steps: dict[str, int] = {}  # by test, the first step with events that have no digest
 
     def begin_part(self) -> None:
-        if len(self._by_location) > _MOST_LOCATIONS:
-            self._locations, self._by_location = Locations(), {}
+        if len(self._origins) > _MOST_LOCATIONS:
+            self._locations, self._origins = Locations(), {}
         self._outer.append({name: getattr(self, name) for name in _STATE})
         self.step, self.is_on, self.steps, self.losses = 1, self.schedule.has(1), {}, []
         self._depth, self.full_step = 0, None
@@ -47,20 +47,12 @@ class SuiteRecorder(Recorder):
         """The packed content of the part. Equal contents give equal bytes. None if the part recorded nothing."""
         try:
             self.content()  # fetches the last events
-            own_steps, losses = self.steps, self.losses
+            part = {"steps": self.steps, "losses": self.losses}
             if self.full_step is not None:
                 self.full_steps[test] = self.full_step
         finally:
             vars(self).update(self._outer.pop())
-        if not (own_steps or losses):
-            return None
-        known, numbers = tuple(self.origins), dict[int, int]()
-        steps = {
-            step: [(numbers.setdefault(origin, len(numbers)), *event) for origin, *event in events]
-            for step, events in own_steps.items()
-        }
-        origins = [list(known[origin]) for origin in numbers]
-        return zlib.compress(pickle.dumps({"origins": origins, "steps": steps, "losses": losses}), 1)
+        return zlib.compress(pickle.dumps(part), 1) if any(part.values()) else None
 
 
 class SuiteSession(Session):

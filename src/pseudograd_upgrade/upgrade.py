@@ -103,9 +103,9 @@ class Question:
             raise ValueError(f"upgrade: the program must call torch under {argument}, got nothing. {reason}.")
         return run
 
-    def run(self, python: Interpreter, schedule: Schedule | None = None, **options: object) -> Recording:
+    def run(self, python: Interpreter, schedule: Schedule | None = None) -> Recording:
         """A further run. If one of the first two runs failed, it is cut at the same step."""
-        run = self.runner.run(python, schedule or self.schedule, **options)
+        run = self.runner.run(python, schedule or self.schedule)
         is_new = python.path == self.new_python.path
         return shorten(self.moved_lines.align(run) if is_new else run, self._most_steps)
 
@@ -144,7 +144,7 @@ class Question:
     def noises(self) -> list[Recording]:
         """Runs of the older torch in which rounding alone differs: one with its sums in another order, then one that is shaken."""
         if not self._noises:
-            self._noises = [self.run(self.old_python, other_order=True)]
+            self._noises = [self.run(self.old_python.but(has_other_order=True))]
         return self._noises
 
     def _add_shaken_noise(self) -> None:
@@ -284,9 +284,8 @@ class Question:
         """Record all events around the first loss that differs, and compare them."""
         window = self.window(step)
         old, new = (self.run(python, window) for python in (self.old_python, self.new_python))
-        noises = [self.run(self.old_python, window, other_order=True)]
-        if len(self.noises) > 1:
-            noises.append(self.run(self.old_python.but(is_shaken=True), window))
+        changes = ("has_other_order", "is_shaken")[: len(self.noises)]
+        noises = [self.run(self.old_python.but("", **{change: True}), window) for change in changes]
         closer = compare_events(old, new, noises, self.roundings)
         first = closer.first or find_added_calls(old, new, step)
         return comparison if first is None else replace(closer, first=first)
@@ -403,7 +402,7 @@ class Question:
     def _run_pinned(self, to_the_bit: bool, lines: tuple[str, ...]) -> Pinned:
         """A run under the pin to the older torch."""
         era = era_of(self.old.torch)
-        run = self.run(self.new_python, pin=era, lines=list(lines) or None)
+        run = self.run(self.new_python.but(pin=era, lines=list(lines)))
         if not to_the_bit:
             return Pinned(lines, run, self.ends_as_old(run))
         rest = compare_events(self.old, run)

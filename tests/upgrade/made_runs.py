@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pseudograd_upgrade.recording import Recording, load_recording
+from pseudograd_upgrade.recording import Digest, Event, Origin, Recording, load_recording
 
 ORIGINS = [
     ["forward", "linear", "train.py:1", "train.py:1", "linear(x)"],
@@ -26,10 +26,13 @@ def run(
     dtype: str = "float32",
     step: int = 1,
     status: int = 0,
+    origins: list[list[str]] = ORIGINS,
     **raw: object,
 ) -> Recording:
     """A run with the events of one step: the number of an origin, a number in its tensor, and the options of the op."""
-    rows = [(origin, "".join(options), [(f"{dtype} [4]", [x, abs(x), x / 2, 4.0])]) for origin, x, *options in events]
-    losses_of_steps = [[loss] for loss in losses]
-    content = {"torch": "2.13.0", "origins": ORIGINS, "steps": {step: rows}, "losses": losses_of_steps, **raw}
+    made = [
+        Event(Origin(*origins[at]), "".join(options), (Digest(f"{dtype} [4]", (x, abs(x), x / 2, 4.0)),))
+        for at, x, *options in events
+    ]
+    content = {"torch": "2.13.0", "steps": {step: made}, "losses": [[loss] for loss in losses], **raw}
     return load_recording(content, status)

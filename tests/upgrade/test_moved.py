@@ -8,7 +8,7 @@ import pytest
 
 from pseudograd_upgrade.answer import CONVENTION, OTHER_OP, SAME
 from pseudograd_upgrade.moved import match_lines
-from pseudograd_upgrade.recording import Recording, load_recording
+from pseudograd_upgrade.recording import Recording
 from pseudograd_upgrade.runs import Interpreter
 from pseudograd_upgrade.upgrade import Question
 
@@ -87,15 +87,13 @@ def test_a_call_at_another_line_is_no_other_op(tmp_path: Path, changes: dict[str
     def record(asked: Run) -> Recording:
         is_equal = asked.is_old or kind == SAME or (asked.pin is not None and kind == CONVENTION)
         slope = 1.0 if is_equal else 0.0
-        raw = run((LINEAR, 1.0), (CLAMP_GRAD, slope), (LEAF, slope), (SILU, 3.0), losses=(1.0, 2.0 - slope)).raw
-        if asked.is_old:
-            return load_recording(raw)
-        origins = [[*origin[:2], origin[2].replace("gate.py:7", f"gate.py:{line}"), *origin[3:]] for origin in ORIGINS]
-        rows = raw["steps"][1]
-        if kind == OTHER_OP:
+        events = [(LINEAR, 1.0), (CLAMP_GRAD, slope), (LEAF, slope), (SILU, 3.0)]
+        origins = ORIGINS
+        if not asked.is_old:
+            origins = [[*row[:2], row[2].replace("gate.py:7", f"gate.py:{line}"), *row[3:]] for row in ORIGINS]
             origins.append(["forward", "abs", "package/gate.py:7", "train.py:6", "x.abs()"])
-            rows = [rows[0], (len(ORIGINS), "", rows[0][2]), *rows[1:]]
-        return load_recording({**raw, "origins": origins, "steps": {1: rows}})
+            events[1:1] = [(len(ORIGINS), 1.0)] if kind == OTHER_OP else []
+        return run(*events, losses=(1.0, 2.0 - slope), origins=origins)
 
     answer, runner = ask(Question, *pythons, record)
     assert answer.kind == kind

@@ -23,9 +23,14 @@ from .made_runs import run as made_run
 class Run(NamedTuple):
     python: Interpreter
     schedule: Schedule
-    other_order: bool = False
-    pin: str | None = None
-    lines: list[str] | None = None
+
+    @property
+    def pin(self) -> str | None:
+        return self.python.settings.get("pin")
+
+    @property
+    def lines(self) -> list[str] | None:
+        return self.python.settings.get("lines") or None
 
     @property
     def is_old(self) -> bool:
@@ -53,8 +58,8 @@ class Runner:
     def count(self) -> int:
         return len(self.all)
 
-    def run(self, python: Interpreter, schedule: Schedule, **options: object) -> Recording:
-        self.all.append(Run(python, schedule, **options))
+    def run(self, python: Interpreter, schedule: Schedule) -> Recording:
+        self.all.append(Run(python, schedule))
         return replace(self.record(self.all[-1]), torch=python.label(python.torch))
 
     def settings(self, name: str) -> list[object]:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import pseudograd as pg
+from pseudograd.listen import frames
 from pseudograd.listen.listener import listening
 from pseudograd.listen.program.follow import Enough
 from pseudograd.torch_table.eras import installed_era
@@ -43,21 +44,21 @@ def _train() -> None:
 
 def test_a_recorder_has_every_call_node_leaf_and_update_of_its_steps() -> None:
     content = _record(Recorder(Schedule()), _train)
-    ops = [op for _, op, *_ in content["origins"]]
-    steps = {step: [ops[origin] for origin, *_ in events] for step, events in content["steps"].items()}
+    steps = {step: [event.origin.op for event in events] for step, events in content["steps"].items()}
     update = ["SGD.step"]
     step = ["mul", "sigmoid", "add", "sigmoid", "add", "sum"]
     nodes = ["SumBackward0", "AddBackward0", "SigmoidBackward0", "AddBackward0", "SigmoidBackward0", "MulBackward0"]
     step += [*nodes, "torch::autograd::AccumulateGrad"]
     assert steps == {1: ["ones", *step], 2: update + step, 3: update + step, 4: update}
-    where = [line.rpartition(":")[2] for _, _, line, *_ in content["origins"]]
-    assert where[1] == where[2] == where[ops.index("MulBackward0")] != "?"
-    assert (where[ops.index("SumBackward0")], where[-2:]) == (where[0] and where[ops.index("sum")], ["?", where[-1]])
-    sigmoid = next(tensors for origin, _, tensors in content["steps"][1] if ops[origin] == "SigmoidBackward0")
+    first = {event.origin.op: event for event in content["steps"][1]}
+    where = {op: event.origin.where for op, event in first.items()}
+    assert where["mul"] == where["sigmoid"] == where["MulBackward0"] != where["sum"] == where["SumBackward0"]
+    assert (where["torch::autograd::AccumulateGrad"], where["sum"] != "?") == ("?", True)
+    sigmoid = first["SigmoidBackward0"].tensors
     assert [shape for shape, _ in sigmoid] == ["float32 [3]"] * 2  # the gradient that arrives, and the one that leaves
-    assert [digest[0] for _, digest in sigmoid] == [3, pytest.approx(0.31498, rel=1e-4)]
+    assert sigmoid[0].numbers[0] == 3
     assert [losses for (losses,) in content["losses"]] == pytest.approx([4.83557, 4.56109, 4.15179], rel=1e-5)
-    assert content["steps"][2][0][1].startswith("lr=0.5, momentum=0, ")
+    assert content["steps"][2][0].options.startswith("lr=0.5, momentum=0, ")
 
 
 @pytest.mark.parametrize(
@@ -96,9 +97,9 @@ def test_memory_that_nobody_has_written_is_no_event() -> None:
         w.sum().backward()
 
     content = _record(Recorder(Schedule()), program)
-    ops = [op for _, op, *_ in content["origins"]]
-    assert not {"data", "view"} & set(ops)
-    assert {"uniform_", "sum"} <= set(ops)
+    ops = {event.origin.op for event in content["steps"][1]}
+    assert not {"data", "view"} & ops
+    assert {"uniform_", "sum"} <= ops
 
 
 class _Descent(torch.optim.Optimizer):
@@ -122,7 +123,7 @@ def test_an_optimiser_of_a_package_is_no_evaluation() -> None:
             w.cos()
 
     content = _record(Recorder(Schedule(first=1)), program)
-    ops = {step: {content["origins"][row[0]][1] for row in events} for step, events in content["steps"].items()}
+    ops = {step: {event.origin.op for event in events} for step, events in content["steps"].items()}
     assert ops.keys() == {1, 4}
     assert ops[4] == {"cos"}
 
@@ -153,9 +154,10 @@ def test_a_measurement_of_ours_is_no_step_of_the_program(measurement: Callable[[
 @pytest.mark.parametrize(("kind", "op"), [("forward", "sigmoid"), ("backward", "SigmoidBackward0")])
 @pytest.mark.parametrize("count", [0, 1])
 def test_the_arguments_of_the_call_that_is_asked_for_are_copied(kind: str, op: str, count: int) -> None:
-    origin = next(origin for origin in _record(Recorder(Schedule()), _train)["origins"] if origin[:2] == [kind, op])
+    origins = (event.origin for event in _record(Recorder(Schedule()), _train)["steps"][1])
+    origin = next(origin for origin in origins if origin[:2] == (kind, op))
     shapes = ["float32 [3]"] * (1 if kind == "forward" else 2)
-    recorder = ArgumentRecorder(Schedule(), [(kind, op, origin[2], shapes, count)])
+    recorder = ArgumentRecorder(Schedule(), [(kind, op, origin.where, shapes, count)])
     ((at, (call, data)),) = _record(recorder, _train)["calls"].items()
     is_backward = kind == "backward"
     factor = 1 + (count != is_backward)  # a backward comes to the second sigmoid first
@@ -177,8 +179,7 @@ def test_a_node_that_nobody_saw_is_recorded_at_the_call_that_takes_it() -> None:
         z = torch.cos(x)  # which says nothing of y
         (torch.sigmoid(y) + z).sum().backward()
 
-    origins = _record(Recorder(Schedule()), program)["origins"]
-    where = {op: line for kind, op, line, *_ in origins}
+    where = {event.origin.op: event.origin.where for event in _record(Recorder(Schedule()), program)["steps"][1]}
     assert where["MulBackward0"] == where["sigmoid"] == where["SigmoidBackward0"] != where["cos"]
 
 
@@ -200,14 +201,15 @@ def test_a_seed_is_that_of_every_generator_that_exists(monkeypatch: pytest.Monke
 
 def test_an_event_keeps_its_numbers_when_another_thread_ends_a_step_meanwhile() -> None:
     recorder = Recorder(Schedule())
+    origin, other = (recorder._origin("forward", op, frames.NOWHERE) for op in ("cos", "sin"))
 
     def values() -> Iterator[torch.Tensor]:
         for number in (1.0, 2.0):
-            recorder._add(0, [torch.tensor(9.0)])
+            recorder._add(other, [torch.tensor(9.0)])
             recorder._fetch_events()
             yield torch.tensor(number)
 
-    recorder._add(1, values())
+    recorder._add(origin, values())
     recorder._fetch_events()
-    *_, (origin, _, tensors) = recorder.steps[1]
-    assert (origin, [numbers[0] for _, numbers in tensors]) == (1, [1.0, 2.0])
+    *_, event = recorder.steps[1]
+    assert (event.origin, [digest.numbers[0] for digest in event.tensors]) == (origin, [1.0, 2.0])

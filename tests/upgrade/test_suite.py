@@ -25,7 +25,7 @@ from pseudograd_upgrade.suite_plugin import watch
 from pseudograd_upgrade.suite_recorder import SuiteSession
 
 from ..pages.blocks import ROOT
-from .made_runs import CLAMP_GRAD, GELU, GELU_GRAD, LEAF, LINEAR, ORIGINS, SILU, SILU_GRAD, run
+from .made_runs import CLAMP_GRAD, GELU, GELU_GRAD, LEAF, LINEAR, SILU, SILU_GRAD, run
 from .test_upgrade import OTHER, needs_other, upgrade
 
 OLD, NEW = Interpreter("/old/python", "2.13.0"), Interpreter("/new/python", "2.15.0")
@@ -35,13 +35,10 @@ Record = Callable[["Asked"], "dict[str, SuiteTest]"]
 class Asked:
     """A run of a suite. tests: those that were asked for."""
 
-    def __init__(
-        self, python: Interpreter, schedule: Schedule, tests: Sequence[str] | None, options: dict[str, object]
-    ) -> None:
-        self.schedule = schedule
-        self.is_old, self.tests, self.options = python.torch == OLD.torch, tests, options
-        self.pin, self.is_repeated = options.get("pin"), bool(python.settings.get("is_repeated"))
-        self.is_noise = bool(options.get("other_order") or python.settings.get("is_shaken"))
+    def __init__(self, python: Interpreter, schedule: Schedule, tests: Sequence[str] | None) -> None:
+        self.schedule, self.tests, self.is_old = schedule, tests, python.torch == OLD.torch
+        self.pin, self.is_repeated = python.settings.get("pin"), bool(python.settings.get("is_repeated"))
+        self.is_noise = bool(python.settings.get("has_other_order") or python.settings.get("is_shaken"))
 
 
 class Runner:
@@ -55,10 +52,8 @@ class Runner:
     def count(self) -> int:
         return len(self.all)
 
-    def run_suite(
-        self, python: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None, **options: object
-    ) -> SuiteRun:
-        self.all.append(Asked(python, schedule, tests, options))
+    def run_suite(self, python: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None) -> SuiteRun:
+        self.all.append(Asked(python, schedule, tests))
         made = self.record(self.all[-1])
         return SuiteRun(python.torch, 0, {name: made[name] for name in (made if tests is None else tests)})
 
@@ -67,7 +62,7 @@ def ended(
     *events: tuple[int, float], outcome: str = "passed", message: str = "", losses: tuple[float, ...] = (1.0,)
 ) -> SuiteTest:
     content = {name: run(*events, losses=losses).raw[name] for name in ("steps", "losses")}
-    return SuiteTest(outcome, message, (zlib.compress(pickle.dumps({"origins": ORIGINS, **content})),))
+    return SuiteTest(outcome, message, (zlib.compress(pickle.dumps(content)),))
 
 
 def gated(slope: float, **named: object) -> SuiteTest:
@@ -406,7 +401,7 @@ def test_a_session_records_each_test_by_itself_under_one_seed(monkeypatch: pytes
         monkeypatch.setattr(watch, name, None)
     monkeypatch.setattr(SuiteSession, "prepare", lambda *_: None)  # it compiles nothing in this process, to its end
     process: Any = SimpleNamespace(mark=lambda: None)
-    session = SuiteSession({"seed": 0, "threads": None, "schedule": [*Schedule()]}, process)
+    session = SuiteSession({"seed": 0, "schedule": [*Schedule()]}, process)
     try:
         for name in ("first", "second"):
             watch.begin(name)

@@ -212,7 +212,7 @@ def test_a_line_in_a_thread_of_the_program_is_known_and_pinned() -> None:
     (python, _), edge = find_environments(PY, PY), "open" if installed_era() == CLOSED_ERA else "closed"
     program = write_program("h = Pool(1).submit(lambda: h * scale.clamp(0, 1)).result()", CLAMP | POOL)
     with open_runner(program, [], False, 0) as runner:
-        runs = [runner.run(python, Schedule(), pin=pin, lines=["train.py:15"]) for pin in (None, edge)]
+        runs = [runner.run(python.but(pin=pin, lines=["train.py:15"]), Schedule()) for pin in (None, edge)]
     for run in runs:
         assert any((event.origin.kind, event.origin.where) == ("backward", "train.py:15") for event in run.steps[1])
     assert leaves_of(runs[0], 1) != leaves_of(runs[1], 1)

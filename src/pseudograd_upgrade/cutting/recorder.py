@@ -19,7 +19,7 @@ from pseudograd.listen.program.follow import Enough
 from .. import recorder
 from ..digests import is_readable
 from ..recorder import Arguments, Recorder, Session, Settings, function_name
-from ..recording import BACKWARD, FORWARD, Schedule
+from ..recording import BACKWARD, FORWARD, Origin, Schedule
 from .call import Call, NoProgramError, argument_text, copy_strided, name_function
 
 _MOST_BYTES = 512 << 20
@@ -134,23 +134,23 @@ class ArgumentRecorder(Recorder):
         with quietly():
             call.grads[at] = copy_strided(grad)
 
-    def _attach(self, node: GraphNode, origin: int) -> None:
+    def _attach(self, node: GraphNode, origin: Origin) -> None:
         node.register_hook(partial(self._run_node, self._current, origin))
 
     def _run_node(
-        self, call: RecordedCall | None, origin: int, leaving: Sequence[object], arriving: Sequence[object]
+        self, call: RecordedCall | None, origin: Origin, leaving: Sequence[object], arriving: Sequence[object]
     ) -> None:
         self._current = call
         self._after_node(origin, leaving, arriving)
         self._current = None
 
-    def _add(self, origin: int, values: Iterable[object], options: str = "") -> None:
+    def _add(self, origin: Origin, values: Iterable[object], options: str = "") -> None:
         """Add the event, and if it is a target keep its call."""
         count = len(self._events)
         super()._add(origin, values, options)
         if len(self._events) == count:
             return
-        kind, op, where, *_ = list(self.origins)[origin]
+        kind, op, where, *_ = origin
         if (kind, where) not in self._lines_of_targets:
             return
         key = (kind, op, where, tuple(shape for shape, _ in self._events[-1][2]))

@@ -31,7 +31,7 @@ from pseudograd.torch_table.private import (
 
 from .. import recorder
 from ..recorder import ATTACHED, Recorder, Session, Settings
-from ..recording import BACKWARD, FORWARD, Schedule
+from ..recording import BACKWARD, FORWARD, Origin, Schedule
 from .segments import EAGER, Segments
 
 _DEPTH = 5  # of containers that a module returns
@@ -72,21 +72,19 @@ class BlockRecorder(Recorder):
         if not self.is_on:
             return
         with quietly():
-            forward, backward = (
-                self.origins.setdefault((kind, *line), len(self.origins)) for kind in (FORWARD, BACKWARD)
-            )
+            forward, backward = (Origin(kind, *line) for kind in (FORWARD, BACKWARD))
             tensors = list(_find_tensors(result))
             self._add(forward, tensors)
             self._record_gradients((*tensors, *inputs), backward)
 
-    def _record_gradients(self, values: Iterable[object], origin: int) -> None:
+    def _record_gradients(self, values: Iterable[object], origin: Origin) -> None:
         """Record the gradients that will arrive at these tensors."""
         for value in values:
             if isinstance(value, Tensor) and value.requires_grad and value.grad_fn is not None:
                 value.register_hook(functools.partial(self._record_gradient, origin))
 
     @harmless("the gradient of a block")
-    def _record_gradient(self, origin: int, grad: Tensor) -> None:
+    def _record_gradient(self, origin: Origin, grad: Tensor) -> None:
         if self.is_on and not unheard.depth:
             with quietly():
                 self._add(origin, (grad,))

@@ -110,7 +110,7 @@ class BetweenCompilers(Question):
         window = Schedule(0, 0, (1 if first.step <= _FIRST_STEPS else first.step - 1, first.step))
         old_cut, new_cut = (python.but(is_cut=True) for python in (self.old_python, self.new_python))
         eager = self.runner.run(old_cut, window)
-        noise = self.runner.run(old_cut, window, other_order=True)
+        noise = self.runner.run(old_cut.but(has_other_order=True), window)
         if compare_events(self.old, eager, self.noises, self.roundings).first is not None:
             why = "what Dynamo captures of the code differs already where nothing of it is compiled"
             step = "look for torch.compiler.is_compiling(), and for Python in there that depends on values"
