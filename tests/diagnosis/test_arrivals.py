@@ -193,7 +193,7 @@ def test_the_report_is_that_of_hooks_and_of_single_calls(program: Step, monkeypa
     monkeypatch.setattr(recorder, "nobody_else_runs", lambda: True)  # compiling leaves threads behind
     d, grads = run(program)
     assert not d.errors
-    monkeypatch.setattr(counts, "can_add_together", lambda: False)
+    monkeypatch.setattr(counts, "is_active", False)
     monkeypatch.setattr(Arrivals, "expect", lambda self, leaf, node: False)
     expected, right = run(program)
     assert d.to_json() == expected.to_json()

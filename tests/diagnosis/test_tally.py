@@ -197,7 +197,7 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
 def test_small_gradients_alone_wait_for_others(grad: Tensor | None, is_small: bool) -> None:
     sums = tally.Tally("MulBackward0", NOWHERE)
     sums.note_usual(grad)
-    assert (sums.calls, sums.may_wait) == (1, is_small and counts.can_add_together())
+    assert (sums.calls, sums.may_wait) == (1, is_small and counts.is_active)
 
 
 def test_a_node_that_hands_no_gradient_to_an_input_notes_nothing_of_it() -> None:

@@ -649,6 +649,9 @@ def test_without_a_library_that_fits(tmp_path: Path, monkeypatch: pytest.MonkeyP
             f"{native._VERSION}. Install pseudograd again, or run python setup.py build_ext --inplace",
             None,
         )
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "_NEWEST", "an operator")
+        assert "its version is 0" in native._load()[1]
     monkeypatch.setattr(native, "LIBRARY", tmp_path / "none.so")
     assert native._load()[:2] == (
         "not active",

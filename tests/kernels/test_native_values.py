@@ -472,7 +472,6 @@ def _problems_of_formulas(dtype: torch.dtype, size: int) -> Iterator[Problem]:
             yield Problem((bounds, maximize), f, (x, *bounds), grad)
 
 
-@pytest.mark.skipif(not hasattr(torch.ops.pseudograd_native, "formula"), reason="the library is older: build it again")
 @every_dtype
 def test_formulas_of_an_element(dtype: torch.dtype, level: int, calls: list[str]) -> None:
     """In float32 and float64; half precision is for the formulas in ATen."""

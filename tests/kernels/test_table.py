@@ -20,6 +20,7 @@ from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rule import OPS, Call, make_call
 
 from ..watching import Watching
+from .ways import needs_native
 
 FOLDER = Path(kernels.__file__).parent
 
@@ -240,7 +241,7 @@ WITH_A_FORMULA: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
 }
 
 
-@pytest.mark.skipif(not hasattr(torch.ops.pseudograd_native, "formula"), reason="no library in C, or an older one")
+@needs_native
 @pytest.mark.parametrize("name", WITH_A_FORMULA)
 def test_a_call_with_a_formula_in_c_starts_few_operators(name: str) -> None:
     """Its own, the exponential of the loss and the sum of a gradient: each is a kernel on a device."""

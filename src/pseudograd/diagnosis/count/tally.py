@@ -254,7 +254,7 @@ class Tally:
         if grad is None or grad.numel() > _SMALL or grad.dtype is torch.float16:  # float16 overflows soon
             self.may_wait = False
         elif not self.may_wait:
-            self.may_wait = grad.is_cpu and kernel.can_add_together()
+            self.may_wait = grad.is_cpu and kernel.is_active
 
     def count_hook(self, leaving: Tensor, arriving: Tensor, is_full: bool, upstream: int) -> None:
         """Count a call of a hook of the program."""

@@ -29,6 +29,7 @@ from ..table import Coded, Kernel, Prepared, PreparedBetween, account, forward_o
 
 LIBRARY = Path(__file__).with_name("_native.so")
 _VERSION = 7  # of the operators and the layout of their settings; rules.h has the same number
+_NEWEST = "are_finite"  # the operator that was added last: a library without it is older
 _OLDEST = (2, 10)
 _LEVELS = ("NEON" if platform.machine() == "aarch64" else "SSE2", "AVX2", "AVX-512")
 # Flags of operators.c. The third number of the settings is the *plan*: its planes, the kind of the rule << 8, and three flags: also
@@ -76,11 +77,8 @@ def _load() -> tuple[str, str, Any]:
 
 
 def _version_of(operators: Operators) -> int:
-    """Called before any other operator, because the others may have changed. 1 for a library that is older than this operator."""
-    try:
-        return int(operators.version())
-    except AttributeError:
-        return 1
+    """Called before any other operator, because the others may have changed. 0 for a library that lacks the newest operator."""
+    return int(operators.version()) if hasattr(torch.ops.pseudograd_native, _NEWEST) else 0
 
 
 _state, _why, operators = _load()
@@ -276,40 +274,48 @@ def _pull_inputs(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call:
     # A hook of saved tensors may have changed the dtype of x.
     if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
         return None
-    between = call.find_range(tuple(saved))
-    assert between is not None
-    low, high, _ = between
-    if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
-        settings = _settings_between_numbers(call, low, high, x.dtype)
+    if not any(isinstance(other, Tensor) for other in others):
+        settings = _settings_of_x(call, others, x.dtype)
         return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
-    settings_of_inputs = _settings_of_inputs(call, between, x.dtype)
-    if settings_of_inputs is None:
+    between = call.find_range(tuple(saved))
+    settings_of_inputs = None if between is None else _settings_of_inputs(call, between, x.dtype)
+    if between is None or settings_of_inputs is None:
         return None
+    low, high, _ = between
     tensors = x, x if low is None else low, x if high is None else high
     each = zip(settings_of_inputs, wants, strict=True)
     return tuple([run.pull_bounds(grad, *tensors, settings) if want else None for settings, want in each])
 
 
-def _settings_between_numbers(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor | None:
+def _settings_of_x(call: Call, others: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
+    """The settings with which `pull_x` computes grad_x, if the inputs behind x are numbers; None if it cannot."""
+    if dtype not in DTYPES:
+        return None
+    rule = call.rule
+    if call.primitive.find_grid is not None:
+        grid = call.primitive.find_grid(*others)
+        return None if grid is None else _settings_on_grid(call, grid, dtype)
+    if rule.regions is not None:
+        return _settings_of_regions(call, dtype)
+    if rule.curve is not None:
+        return constants(*_numbers_of_curve(rule.curve(**call.parameters), dtype))
+    if call.primitive.inputs != BOUNDED:
+        return None
+    low, high = others
     code = bits.code_of_numbers(call, low, high, dtype)
     return settings_of(code, X, low, high, dtype) if code else _settings_of_reversal(call, low, high, dtype)
 
 
 def _settings_of_reversal(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor | None:
-    numbers = _numbers_of_reversal(call, low, high, dtype)
-    plan = (0x12 if call.maximize else 0x21) | _TURNED << 8  # in 0x21 the first plane is below and the second above
-    return None if numbers is None else tensor_of(*numbers[:2], plan, *numbers[2:], *[0.0] * 4)
-
-
-def _numbers_of_reversal(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> tuple[float, ...] | None:
-    """The bounds, width * (max - min) and max - min, each step rounded as in the formula."""
+    """The bounds, the plan, width * (max - min) and max - min, each step rounded as in the formula."""
     width = _width_of(call)
-    if width is None or dtype not in DTYPES or low is None or high is None:
+    if width is None or low is None or high is None:
         return None
     low, high = (math.copysign(rounded_to(bound, dtype), bound) for bound in (low, high))
     span = rounded_to(high - low, dtype)
     scale = rounded_to(rounded_to(width, dtype) * span, dtype)
-    return (low, high, scale, span) if 0 < scale < math.inf else None
+    plan = (0x12 if call.maximize else 0x21) | _TURNED << 8  # in 0x21 the first plane is below and the second above
+    return tensor_of(low, high, plan, scale, span, *[0.0] * 4) if 0 < scale < math.inf else None
 
 
 def _width_of(call: Call) -> float | None:
@@ -328,23 +334,6 @@ def passes(call: Call) -> bool:
     """Does x get all of grad in every region?"""
     pieces = call.pieces
     return pieces is not None and {split.x for split in pieces} <= {1.0, ALL}
-
-
-def _pull_from_x(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    x, *others = saved
-    if grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
-        return None
-    settings = _settings_from_x(call, x.dtype)
-    return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
-
-
-def _settings_from_x(call: Call, dtype: torch.dtype) -> Tensor | None:
-    if dtype not in DTYPES:
-        return None
-    if call.rule.regions is not None:
-        return _settings_of_regions(call, dtype)
-    curve = call.rule.curve(**call.parameters)  # type: ignore[misc]  # the kernel serves no other
-    return constants(*_numbers_of_curve(curve, dtype))
 
 
 def _numbers_of_curve(curve: Curve, dtype: torch.dtype) -> list[float]:
@@ -470,37 +459,11 @@ def _find_grid(call: Call, others: Inputs, dtype: torch.dtype) -> tuple[float, .
     return call.primitive.find_grid(*others) if call.primitive.find_grid is not None and dtype in DTYPES else None
 
 
-def _pull_on_grid(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    x, *others = saved
-    if x is None or any(wants[1:]) or x.dtype is not grad.dtype:
-        return None
-    grid = _find_grid(call, tuple(others), x.dtype)
-    settings = None if grid is None else _settings_on_grid(call, grid, x.dtype)
-    return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
-
-
 def _quantize(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
     x, *others = inputs
     grid = _find_grid(call, tuple(others), x.dtype)
     y: Tensor | None = None if grid is None else run.quantize(x, constants(*grid))
     return y if y is not None and y.shape == x.shape else None
-
-
-def _prepare_on_grid(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
-    grid = _find_grid(call, others, dtype)
-    if grid is None:
-        return None
-    numbers, quantize = constants(*grid), run.quantize
-
-    def value(x: Tensor, settings: Tensor | None) -> Tensor:
-        return quantize(x, numbers)
-
-    if passes(call) and not call.keeps((True, *[False] * len(others))):
-        return Prepared(value, call, others, passes=True)
-    settings = _settings_on_grid(call, grid, dtype)
-    if settings is None or _has_subnormal(settings.tolist(), call):
-        return Prepared(value, call, others)
-    return Prepared(value, call, others, settings, run.pull_x)
 
 
 def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
@@ -516,29 +479,27 @@ def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor
 
 
 def _prepare(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
+    """A call with numbers behind x. C computes y of a clamp and on a grid, and torch computes that of other ops."""
+    settings, grid = _settings_of_x(call, others, dtype), _find_grid(call, others, dtype)
+    if settings is not None and _has_subnormal(settings.tolist(), call):
+        settings = None
+    if grid is not None:
+        numbers, quantize = constants(*grid), run.quantize
+        quantized = Prepared(lambda x, settings: quantize(x, numbers), call, others, passes=_saves_nothing(call))
+        return quantized if settings is None else quantized.replaced(settings=settings, backward=run.pull_x)
+    if settings is None:
+        return None
     if call.primitive.inputs != BOUNDED:
-        return None
-    low, high = others
-    if isinstance(low, Tensor) or isinstance(high, Tensor):
-        return None
-    code = bits.code_of_numbers(call, low, high, dtype)
-    numbers = () if code is not None else _numbers_of_reversal(call, low, high, dtype)
-    if numbers is None or _has_subnormal((low, high, *numbers), call):
-        return None
-    settings = _settings_between_numbers(call, low, high, dtype)
-    assert settings is not None
-    encode, is_passing = run.encode, passes(call) and not call.keeps(X_ALONE)
+        return Prepared(forward_of_x(call, others), call, others, settings, run.pull_x, takes_any_layout=True)
+    code, encode = bits.code_of_numbers(call, *others, dtype), run.encode
     coded = None if code is None else Coded(lambda x: encode(x, settings), run.pull_code, (settings,), code, BITS)
-    kernels = run.clamp, call, (low, high), settings, run.pull_x, coded, run.encode_
-    return Prepared(*kernels, pays=bits.pays_for, passes=is_passing)
+    kernels = run.clamp, call, others, settings, run.pull_x, coded, run.encode_
+    return Prepared(*kernels, pays=bits.pays_for, passes=_saves_nothing(call))
 
 
-def _prepare_from_x(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
-    """For a row with `regions` or a `curve`: the forward of torch, and a backward from x."""
-    settings = _settings_from_x(call, dtype)
-    if settings is None or _has_subnormal(settings.tolist(), call):
-        return None
-    return Prepared(forward_of_x(call, others), call, others, settings, run.pull_x, takes_any_layout=True)
+def _saves_nothing(call: Call) -> bool:
+    """Does x get all of grad, so that a call of x alone saves nothing?"""
+    return passes(call) and not call.keeps((True, *[False] * (len(call.primitive.inputs) - 1)))
 
 
 def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
@@ -625,7 +586,7 @@ def _serves_range(call: Call) -> bool:
     return call.is_about_range and (passes(call) or bits.suits(call) or _width_of(call) is not None)
 
 
-def _serves_from_x(call: Call) -> bool:
+def _serves_x_alone(call: Call) -> bool:
     curve = call.rule.curve
     if call.primitive.through is not None:
         return False
@@ -639,20 +600,16 @@ def _decline(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> None:
 def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
     """The kernels that run these operators on a device."""
     kernel = partial(Kernel, name, device=device, priority=30)
-    ways = {"prepare": partial(_prepare, run), "prepare_between": partial(_prepare_between, run)}
-    ready = partial(kernel, INPUTS, backward=partial(_pull_inputs, run), **ways)
-    of_bits = partial(_pull_bits, run), partial(_encode, run), partial(_encode_in_place, run)
-    yield kernel(BITS, bits.suits, *of_bits)
-    yield ready(_serves_range, value=partial(_clamp_between_tensors, run) if device == "cpu" else None)
-    yield ready(lambda call: call.rule.find_range is not None)
-    yield kernel(INPUTS, _serves_from_x, partial(_pull_from_x, run), prepare=partial(_prepare_from_x, run))
+    of_x = partial(kernel, INPUTS, backward=partial(_pull_inputs, run), prepare=partial(_prepare, run))
+    of_range = partial(of_x, prepare_between=partial(_prepare_between, run))
+    yield kernel(BITS, bits.suits, partial(_pull_bits, run), partial(_encode, run), partial(_encode_in_place, run))
+    yield of_range(_serves_range, value=partial(_clamp_between_tensors, run) if device == "cpu" else None)
+    yield of_range(lambda call: call.rule.find_range is not None)
+    yield of_x(_serves_x_alone)
     yield kernel(INPUTS, lambda call: call.rule.steps is not None, _decline, prepare=partial(_prepare_steps, run))
-    if hasattr(torch.ops.pseudograd_native, "formula"):  # a library of the same version may be older than this operator
-        serves_formula = lambda call: call.rule.find_formula is not None and call.primitive.through is None  # noqa: E731
-        yield kernel(INPUTS, serves_formula, partial(_pull_formula, run), value=partial(_value_of_formula, run))
-    if hasattr(torch.ops.pseudograd_native, "quantize"):
-        on_grid = partial(kernel, value=partial(_quantize, run), prepare=partial(_prepare_on_grid, run))
-        yield on_grid(INPUTS, lambda call: call.primitive.find_grid is not None, partial(_pull_on_grid, run))
+    serves_formula = lambda call: call.rule.find_formula is not None and call.primitive.through is None  # noqa: E731
+    yield kernel(INPUTS, serves_formula, partial(_pull_formula, run), value=partial(_value_of_formula, run))
+    yield of_x(lambda call: call.primitive.find_grid is not None, value=partial(_quantize, run))
 
 
 if operators is not None:

@@ -22,6 +22,7 @@ _COUNTED = ("arrived", "cut", "nonfinite", "left", *_SIDES, "magnitude", "cut_ma
 _HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
 Number = float | Tensor | None  # a bound; no tensor where it is used
 _ORDINARY = {Tensor}
+is_active = native.operators is not None
 _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
 
@@ -94,12 +95,6 @@ class Sums:
         return [_named(sums.tolist(), self._is_full, has_x) for has_x, sums in self._all.items()]
 
 
-@lru_cache(maxsize=1)
-def can_add_together() -> bool:
-    """An older build of the library has no operators for it."""
-    return None not in (getattr(native.operators, name, None) for name in ("add_tallies", "count_nonfinite"))
-
-
 def add_together(grads: list[Tensor], sums: list[Tensor], is_full: bool) -> Sequence[int]:
     """Add several calls of `Sums`, at most 63. Of each: what arrives, and the first and the last that leave; and its `plain` sums.
 
@@ -119,20 +114,14 @@ def are_ordinary(tensors: Sequence[Any]) -> bool:
     return {*map(type, tensors)} <= _ORDINARY and not any(map(is_wrapped, tensors))
 
 
-@lru_cache(maxsize=1)
-def _operator_for_two() -> Any:
-    """None in an older build of the library."""
-    return getattr(native.operators, "are_finite", None)
-
-
 def are_finite(values: Sequence[Any]) -> bool:
     """Are all numbers of these tensors known to be finite? None stands for no tensor."""
     tensors = [value for value in values if value is not None]
-    if not are_ordinary(tensors):
+    if native.operators is None or not are_ordinary(tensors):
         return False
     try:
-        if len(tensors) == 2 and (are_both_finite := _operator_for_two()) is not None:
-            return bool(are_both_finite(*tensors))
+        if len(tensors) == 2:
+            return bool(native.operators.are_finite(*tensors))
         return not (tensors and native.operators.count_nonfinite(tensors))
     except RuntimeError:  # as above
         return False

@@ -105,11 +105,6 @@ def _examine() -> dict[str, str]:
     """Runs a kernel on each device, because only that shows whether it runs."""
     if status()["state"] != "active":
         return status()
-    if not _has_operators():
-        return {
-            "state": "not active",
-            "why": "the library was built from older sources: run python setup.py build_ext --inplace",
-        }
     if not torch.cuda.is_available():
         return {"state": "not active", "why": "torch sees no CUDA device"}
     names: list[str] = []
@@ -124,12 +119,8 @@ def _examine() -> dict[str, str]:
     return {"state": "active", "why": f"{reason} for {', '.join(names)}"}
 
 
-def _has_operators() -> bool:
-    return hasattr(torch.ops.pseudograd_native, "cuda_status")
-
-
 _kernels: list[Kernel] = []
-if operators is not None and _has_operators() and read_status()[0] != "failed":
+if operators is not None and read_status()[0] != "failed":
     _kernels += map(_declining, kernels_of(_Checked(), NAME, DEVICE))
     bits.devices.add(DEVICE)
     register(*_kernels)
