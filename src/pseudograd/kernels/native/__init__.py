@@ -491,7 +491,8 @@ def _prepare(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> 
         return None
     if call.primitive.inputs != BOUNDED:
         return Prepared(forward_of_x(call, others), call, others, settings, run.pull_x, takes_any_layout=True)
-    code, encode = bits.code_of_numbers(call, *others, dtype), run.encode
+    low, high = others
+    code, encode = bits.code_of_numbers(call, low, high, dtype), run.encode
     coded = None if code is None else Coded(lambda x: encode(x, settings), run.pull_code, (settings,), code, BITS)
     kernels = run.clamp, call, others, settings, run.pull_x, coded, run.encode_
     return Prepared(*kernels, pays=bits.pays_for, passes=_saves_nothing(call))
