@@ -16,6 +16,12 @@ from .records import Site, Structural
 
 _PINNED = ", pinned"  # in the name of each primitive that a pin runs
 ASCENT, DESCENT, UNKNOWN = "ascent", "descent", "unknown"
+# Fields that a tally and its site have alike.
+_ALIKE = (
+    "calls within order reuses_input has_only_lower_bound has_guard_bound has_guards_alone is_loss_term steep_op has_several_inputs "
+    "normalises_one_number is_second_order"
+)
+_COUNTS = ("elements", "arrived", "cut", "nonfinite", "elsewhere")
 
 
 def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent") -> Site:
@@ -45,30 +51,15 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         op=op,
         **_lines(tally.location),
         module=tally.location.module,
-        calls=tally.calls,
-        elements=int(sums["elements"]),
-        arrived=int(sums["arrived"]),
-        cut=int(sums["cut"]),
-        nonfinite=int(sums["nonfinite"]),
-        elsewhere=int(sums["elsewhere"]),
+        **{name: int(sums[name]) for name in _COUNTS},
+        **{name: getattr(tally, name) for name in _ALIKE.split()},
         magnitude=sums["magnitude"],
         cut_magnitude=sums["cut_magnitude"],
         eras=tally.eras(),
         family=family,
-        within=tally.within,
         is_deliberate=is_deliberate,
-        reuses_input=tally.reuses_input,
-        has_only_lower_bound=tally.has_only_lower_bound,
-        has_guard_bound=tally.has_guard_bound,
-        has_guards_alone=tally.has_guards_alone,
-        is_loss_term=tally.is_loss_term,
         direction=direction,
-        steep_op=tally.steep_op,
         next_cuts_at_bound=bool(tally.next_cuts_at_bound),
-        has_several_inputs=tally.has_several_inputs,
-        normalises_one_number=tally.normalises_one_number,
-        is_second_order=tally.is_second_order,
-        order=tally.order,
         upstream=tally.leaves,
         is_own=bool(library_calls),
         own_remedy=_remedy_of_calls(library_calls),

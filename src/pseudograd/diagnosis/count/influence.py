@@ -191,30 +191,42 @@ class Influence:
 
     # --- calls --------------------------------------------------------------------------------------------------------
 
-    def can_ignore(self, args: Arguments, kwargs: Keywords, result: object) -> bool:
-        """True for most calls: no argument has a mark, and the result has a graph or is the first argument."""
-        if type(result) not in PLAIN or self._origins or self._arrays.all:
+    def mark_plainly(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
+        """A fast path for most calls: no argument has a mark, or the result has a graph and gets all marks. False: call `after_call`."""
+        if type(result) not in PLAIN or not isinstance(result, Tensor) or self._origins or self._arrays.all:
             return False
-        is_itself, marks = args and result is args[0], self._marks.all
-        if is_grad_enabled():
-            if isinstance(result, Tensor) and nodes.node_of(result) is None:
+        is_itself, known, has_graph = args and result is args[0], self._marks.all, is_grad_enabled()
+        if has_graph:
+            if nodes.node_of(result) is None:
                 return False
-            if not (marks or is_itself):
+            if not (known or is_itself):
                 return True
         elif not is_itself:
             return False
-        for value in (*args, *kwargs.values()) if kwargs else args:
+        values, marks = (*args, *kwargs.values()) if kwargs else args, 0
+        for value in values:
             if isinstance(value, Tensor):
-                if id(value) in marks or (is_itself and value is not result and value.requires_grad):
+                if is_itself and value is not result and value.requires_grad:
                     return False
+                if id(value) in known:
+                    marks |= self._marks.get(value)
             elif isinstance(value, (list, tuple, dict)):
                 return False
+        if not marks:
+            return True
+        inputs = [value for value in values if isinstance(value, Tensor)]
+        if is_itself or not (has_graph and _computes_only(func) and all(map(_is_continuous, inputs))):
+            return False
+        if marks & self._compared_bits:
+            return False
+        learning = sum(tensor.requires_grad for tensor in inputs)
+        if marks & self._term_bits and not _is_linear(_name_of(func) or "", learning):
+            marks &= ~self._term_bits
+        self._marks.add(result, marks)
         return True
 
     def after_call(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> None:
-        """After a call that `can_ignore` does not exempt: give its results the marks of its inputs, and note the cuts that it makes."""
-        if _computes_only(func) and self._mark_result(func, args, kwargs, result):
-            return
+        """After a call that `mark_plainly` leaves: give its results the marks of its inputs, and note the cuts that it makes."""
         name = _name_of(func)
         if name is None:
             return
@@ -268,28 +280,6 @@ class Influence:
             line = file_and_line(self._locations.here(3).call)
             for cut in self._cuts_among(blocked):
                 cut.cut_again_at.add(line)
-
-    def _mark_result(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
-        """A fast path for most calls: a result with a graph gets all marks of the arguments. Returns False if the slow path is needed."""
-        if type(result) not in PLAIN or not is_grad_enabled() or self._origins or self._arrays.all:
-            return False
-        if not isinstance(result, Tensor) or nodes.node_of(result) is None or not _is_continuous(result):
-            return False
-        marks = learning_inputs = 0
-        for value in (*args, *kwargs.values()) if kwargs else args:
-            if isinstance(value, Tensor):
-                if value is result or not _is_continuous(value):
-                    return False
-                marks |= self._marks.get(value)
-                learning_inputs += value.requires_grad
-            elif isinstance(value, (list, tuple, dict)):
-                return False
-        if marks & self._compared_bits:
-            return False
-        if marks & self._term_bits and not _is_linear(_name_of(func) or "", learning_inputs):
-            marks &= ~self._term_bits
-        self._marks.add(result, marks)
-        return True
 
     def _marks_of(self, values: Iterable[object]) -> int:
         marks, known, arrays = 0, self._marks.all, self._arrays

@@ -76,6 +76,25 @@ class _BrokenInput(NamedTuple):
     words: str = ""
 
 
+class _Search:
+    """The search of one backward for the op that made the first broken value."""
+
+    def __init__(self, behind: list[GraphNode], is_loss_broken: bool) -> None:
+        self.behind = behind  # all nodes of the backward
+        self.is_loss_broken = is_loss_broken  # then the forward had the birth
+        self.hidden_births: list[object] = []  # keys of earlier births behind a detach that this backward reaches
+        # The nodes whose result may be broken, each with that result if it is known to be so.
+        self.frontier: dict[GraphNode, Tensor | None] = {}
+        self.is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
+        self.inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
+        # The births that this backward may have, from the most to the least certain: the first call inside the backward with a broken
+        # result, as a checkpoint makes it; the last op of the forward with a broken result and an unknown input; the first op of the
+        # backward with a broken gradient, if the loss is broken too.
+        self.heard: Birth | None = None
+        self.candidate: Birth | None = None
+        self.fallback: Birth | None = None
+
+
 class Nonfinite:
     """All that is known of broken gradients and losses."""
 
@@ -92,22 +111,8 @@ class Nonfinite:
         self.has_spread = False  # are weights broken?
         self._are_weights_known = False
         self._is_loss_nan = False  # in the last backward
-        self._is_searching = False  # did leaves get a broken gradient while no birth is known?
-        self._is_loss_broken = False  # in this backward, so that the forward had the birth
-        self._inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
-        self._is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
-        # The keys of earlier births behind a detach whose leaves this backward reaches.
-        self._hidden_births: list[object] = []
-        # The nodes of this backward whose result may be broken, each with that result if it is known to be so.
-        self._frontier: dict[GraphNode, Tensor | None] = {}
-        self._behind: list[GraphNode] = []  # the nodes of this backward
-        # The births that this backward may have, from the most to the least certain: the first call inside the backward with a broken
-        # result, as a checkpoint makes it; the last op of the forward with a broken result and an unknown input; the first op of the
-        # backward with a broken gradient, if the loss is broken too.
-        self._heard: Birth | None = None
-        self._candidate: Birth | None = None
-        self._fallback: Birth | None = None
         self._pending: dict[Leaf, None] = {}  # leaves with a broken gradient that no step has seen yet
+        self._search = _Search([], False)  # of the backward that runs
 
     @property
     def is_on(self) -> bool:
@@ -124,16 +129,18 @@ class Nonfinite:
         self._is_loss_nan = not is_loss_finite and any(bool(root.detach().isnan().any()) for root in tensors)
         if self.is_unplaced:
             self._find_lines(behind)
-        self._is_loss_broken, self._is_computed_again = not is_loss_finite, False
-        reach = reduce(or_, (self._leaves.upstream(node) for node in nodes.starts(roots)), 0)
-        births = self.births.items() if self._is_loss_broken else ()
-        self._hidden_births = [key for key, birth in births if birth.hidden & reach]
-        if not self._hidden_births and (self.has_spread or not (self._is_loss_broken or self._is_searching)):
+        self._search = search = _Search(behind, not is_loss_finite)
+        starts = nodes.starts(roots)
+        reach = reduce(or_, map(self._leaves.upstream, starts), 0)
+        if search.is_loss_broken:
+            search.hidden_births = [key for key, birth in self.births.items() if birth.hidden & reach]
+        last_was_broken = self.backwards[-1:] == [self._recorder.backwards - 1]
+        has_new_birth = search.is_loss_broken or (last_was_broken and not self.births)
+        if not search.hidden_births and (self.has_spread or not has_new_birth):
             return
-        for node, root in zip(nodes.starts(roots), roots, strict=True):
-            if node is not None and self._is_loss_broken:
-                self._frontier[node] = root if isinstance(root, Tensor) and is_broken(root) else None
-        self._behind = behind
+        for node, root in zip(starts, roots, strict=True):
+            if node is not None and search.is_loss_broken:
+                search.frontier[node] = root if isinstance(root, Tensor) and is_broken(root) else None
         for node in behind:
             if nodes.name_of(node) != nodes.LEAF:
                 node.register_hook(partial(self._look_again))
@@ -167,7 +174,7 @@ class Nonfinite:
                     birth.tally = self._recorder.tally_of(alike[birth.position.number])
 
     def _position_of(self, node: GraphNode) -> Position:
-        alike = [other for other in self._behind if op_of(other) == op_of(node)]
+        alike = [other for other in self._search.behind if op_of(other) == op_of(node)]
         return Position(alike.index(node), len(alike)) if node in alike else NO_POSITION
 
     @quiet("what is not finite")
@@ -175,9 +182,9 @@ class Nonfinite:
         node = current_node()
         if node is None:
             return
-        if self._is_loss_broken and node in self._frontier:
-            self._follow(node, self._frontier.pop(node))
-        if self._fallback is None:
+        if node in self._search.frontier:
+            self._follow(node, self._search.frontier.pop(node))
+        if self._search.fallback is None:
             self.look(self._recorder.tally_of(node), node, leaving, arriving)
 
     def look(self, tally: Tally | None, node: GraphNode, leaving: Gradients, arriving: Gradients) -> None:
@@ -187,25 +194,30 @@ class Nonfinite:
         broken = next((grad for grad in leaving if is_broken(grad)), None)
         if broken is None:
             return
-        is_explained, self._inner_had_birth = self._inner_had_birth, False
+        search = self._search
+        is_explained, search.inner_had_birth = search.inner_had_birth, False
         if tally in self.births or (is_explained and tally is not None and tally.function is not None):
             return
         birth = self._birth(node, broken, arriving, leaving)
-        if self._is_loss_broken:
-            self._fallback = self._fallback or birth
+        if search.is_loss_broken:
+            search.fallback = search.fallback or birth
         else:
             self._add(birth)
 
     def _add(self, birth: Birth | None) -> None:
-        is_late = self.used_backwards and self._recorder.backwards > self.used_backwards[0]  # a step may have caused it
-        if birth is not None and self._hidden_births:  # the graph of this backward goes on behind the detach
-            is_finite = not any(is_broken(leaf.tensor()) for leaf in self._leaves.unpack(birth.upstream))
-            is_late = not is_finite or birth.kind in ("data", "weights")
-            for key in self._hidden_births if not is_late else ():
-                known = self.births.pop(key)
-                birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
-            self._hidden_births = self._hidden_births if is_late else []
-        if birth is not None and len(self.births) < _MOST_BIRTHS and not is_late:
+        if birth is None:
+            return
+        is_late = bool(self.used_backwards) and self._recorder.backwards > self.used_backwards[0]  # a step may cause it
+        search = self._search
+        if search.hidden_births:  # the graph of this backward goes on behind the detach
+            has_broken_leaf = any(is_broken(leaf.tensor()) for leaf in self._leaves.unpack(birth.upstream))
+            is_late = has_broken_leaf or birth.kind in ("data", "weights")
+            if not is_late:
+                for key in search.hidden_births:
+                    known = self.births.pop(key)
+                    birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
+                search.hidden_births = []
+        if len(self.births) < _MOST_BIRTHS and not is_late:
             birth.line_losses = self._recorder.line_losses
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
 
@@ -216,19 +228,16 @@ class Nonfinite:
 
     def end_inner(self) -> None:
         """A backward inside an autograd.Function, as of a checkpoint, has ended. If it had a birth, the Function is not the birth."""
-        self._inner_had_birth = any(birth.backward == self._recorder.backwards for birth in self.births.values())
+        self._search.inner_had_birth = any(birth.backward == self._recorder.backwards for birth in self.births.values())
 
     def end(self) -> None:
         """A backward has ended."""
-        self._frontier, self._behind, self._is_loss_broken = {}, [], False
         hit = dict(self._leaves.broken)
         self._leaves.broken.clear()
-        backward = self._recorder.backwards
-        if not self.births or self._hidden_births:
-            self._add(self._heard or self._candidate or (None if self._hidden_births else self._fallback))
-        self._hidden_births = []
-        self._heard = self._candidate = self._fallback = None
-        self._is_searching = bool(hit) and not self.births
+        search, backward = self._search, self._recorder.backwards
+        if not self.births or search.hidden_births:
+            self._add(search.heard or search.candidate or (None if search.hidden_births else search.fallback))
+        self._search = _Search([], False)
         if not hit:
             return
         if not self.has_spread or not self.reached:
@@ -367,9 +376,10 @@ class Nonfinite:
 
     def after_call(self, args: Iterable[object], result: object) -> None:
         """The program called torch in a backward, as a checkpoint does, which runs its forward again."""
-        if not (self._is_loss_broken and self._heard is None and isinstance(result, Tensor) and result.requires_grad):
+        search = self._search
+        if not (search.is_loss_broken and search.heard is None and isinstance(result, Tensor) and result.requires_grad):
             return
-        self._is_computed_again = True
+        search.is_computed_again = True
         # Detached, because a checkpoint would count our own calls on the result.
         node, result = nodes.node_of(result), result.detach()
         if node is None or not is_broken(result):
@@ -379,37 +389,44 @@ class Nonfinite:
         if any(bool(x.isnan().any()) if is_row else is_broken(x) for x in map(Tensor.detach, tensors_in(args))):
             return
         if op_of(node) in KIND_OF or bool(result.isnan().any()):  # other ops make infinity because the program says so
-            self._heard = self._forward_birth(node, result)
+            search.heard = self._forward_birth(node, result)
 
     def _follow(self, node: GraphNode, result: Tensor | None) -> None:
-        """The result of this node is broken, or may be so: note its op if it is the first, else go on behind it. result: if known."""
-        op, inputs, results = op_of(node), saved_inputs(node), saved_results(node)
+        """Note the op of a node as the birth if its result is broken and its inputs are finite; else go on behind its broken inputs.
+
+        result: a broken result of this node; None if it may be broken, and nobody has it.
+        """
+        results = saved_results(node)
         if results and not any(map(is_broken, results)):
             return
-        broken = [name for name, value in inputs.items() if is_broken(value)]
-        for name in broken:
-            self._go_behind(node, name, inputs[name])
+        inputs = saved_inputs(node)
+        broken = {name: value for name, value in inputs.items() if is_broken(value)}
+        for name, value in broken.items():
+            self._go_behind(node, name, value)
         if broken:
             return
+        # What the node has saved is finite. Inputs that it does not save are unknown: they may be broken.
         known = {position_of(node, name) for name in inputs}
         edges = enumerate(node.next_functions)
-        ahead = [other for position, (other, _) in edges if other is not None and position not in known]
+        unknown = [other for position, (other, _) in edges if other is not None and position not in known]
+        op = op_of(node)
         y = recompute(op, node)
         if y is None and results:
             y = results[0]
-            # The input may have been broken, too. If a root is infinite, it was.
+            # The op saves no input, so its input may have been broken, too. Exp and its like make inf of finite numbers, a root does not.
             if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
-                self._candidate, y = self._forward_birth(node, y), None
+                self._search.candidate, y = self._forward_birth(node, y), None
         elif y is None and result is not None:
-            if inputs and all(nodes.name_of(other) == nodes.LEAF for other in ahead):
+            if inputs and all(nodes.name_of(other) == nodes.LEAF for other in unknown):
                 y = result
-            elif self._is_computed_again and not inputs and op in KIND_OF:  # up to this op, and every call was finite
-                self._candidate = self._forward_birth(node, result)
+            elif self._search.is_computed_again and not inputs and op in KIND_OF:  # all calls up to this op were finite
+                self._search.candidate = self._forward_birth(node, result)
         if y is not None:
             self._add(self._forward_birth(node, y))
             return
-        for other in ahead:
-            self._frontier[other] = result if op in _VIEWS else self._frontier.get(other)
+        frontier = self._search.frontier
+        for other in unknown:
+            frontier[other] = result if op in _VIEWS else frontier.get(other)
 
     def _forward_birth(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y; None if y is finite."""
@@ -424,7 +441,7 @@ class Nonfinite:
         """An input of this node is broken: follow the node that made it, or note that no node did."""
         other = edge_of(node, name)
         if other is not None and nodes.name_of(other) != nodes.LEAF:
-            self._frontier[other] = value
+            self._search.frontier[other] = value
             return
         values = "nan" if bool(value.isnan().any()) else "inf"
         kind: Kind = "data" if other is None else "weights"

@@ -454,7 +454,7 @@ class Recorder(Subscriber):
             if spelling is not None:
                 is_followed = self.backwards or not isinstance(result, Tensor) or result.requires_grad
                 self.clamps.note_result(spelling, local.values if is_followed else None, args, result)
-            if not self.influence.can_ignore(args, kwargs, result):
+            if not self.influence.mark_plainly(function, args, kwargs, result):
                 self.influence.after_call(function, args, kwargs, result)
             if function in SUMS and len(args) > 1:
                 self.influence.note_sum(args, result)
