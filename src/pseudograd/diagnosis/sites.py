@@ -28,6 +28,8 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
     """The record of a tally. Waits for the device. direction: ascent or descent, see `direction_of`."""
     sums = tally.totals()
     library_calls = list(tally.library_calls.values())
+    alike: dict[str, Any] = {name: getattr(tally, name) for name in _ALIKE.split()}
+    alike |= {name: int(sums[name]) for name in _COUNTS}
     regions: dict[str, Any] = {}  # the fields that need x and its bounds
     if tally.has_regions:
         names = [side + sign for side in SIDES for sign in SIGNS]  # "below-": x is below, and the gradient is negative
@@ -51,8 +53,7 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         op=op,
         **_lines(tally.location),
         module=tally.location.module,
-        **{name: int(sums[name]) for name in _COUNTS},
-        **{name: getattr(tally, name) for name in _ALIKE.split()},
+        **alike,
         magnitude=sums["magnitude"],
         cut_magnitude=sums["cut_magnitude"],
         eras=tally.eras(),

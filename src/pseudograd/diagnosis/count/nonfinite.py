@@ -102,7 +102,7 @@ class Nonfinite:
         self.has_optimiser = has_optimiser
         self._recorder, self._leaves, self.noted = recorder, recorder.leaves, recorder.noted
         self.births: dict[object, Birth] = {}
-        self.reached: dict[Leaf, int] = {}  # the leaves that got a broken gradient, each with the first such backward
+        self.reached: dict[Leaf, None] = {}  # the leaves that got a broken gradient, in the order of the first one
         self.backwards: list[int] = []  # the backwards in which a leaf got one
         self.used_backwards: list[int] = []  # the backwards whose broken gradients a step used
         self.spread_to = 0  # the most parameters with a broken gradient in such a step
@@ -241,8 +241,7 @@ class Nonfinite:
         if not hit:
             return
         if not self.has_spread or not self.reached:
-            for leaf in hit:
-                self.reached.setdefault(leaf, backward)
+            self.reached |= hit
         self._pending |= hit
         self._are_weights_known = False
         self.backwards.append(backward)

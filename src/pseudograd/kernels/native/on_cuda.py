@@ -32,32 +32,18 @@ class _Checked(Operators):
     """The operators, which raise `NoKernelError` where no kernel was started."""
 
     def __getattr__(self, name: str) -> Any:
-        check = (_checking_order if name.startswith("encode") else _checking_elements)(getattr(operators, name))
+        operator = getattr(operators, name)
+
+        def check(x: Tensor, *others: object) -> Any:
+            results = operator(x, *others)
+            # Without a kernel the order, the last of several results, is below 0, and a single result is empty.
+            is_missing = results[-1] < 0 if isinstance(results, tuple) else not results.numel() and x.numel()
+            if is_missing:
+                raise decline()
+            return results
+
         setattr(self, name, check)
         return check
-
-
-Results = tuple[Any, ...]  # the last of which is an order, below 0 where no kernel was started
-
-
-def _checking_order(operator: Callable[..., Results]) -> Callable[..., Results]:
-    def run(*arguments: object) -> Results:
-        results = operator(*arguments)
-        if results[-1] < 0:
-            raise decline()
-        return results
-
-    return run
-
-
-def _checking_elements(operator: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def run(x: Tensor, *others: object) -> Tensor:
-        result = operator(x, *others)
-        if not result.numel() and x.numel():
-            raise decline()
-        return result
-
-    return run
 
 
 def decline() -> NoKernelError:
