@@ -187,8 +187,8 @@ def _search(label: str, runner: _Runner) -> Bisection:
         return answer(SAME if is_repeatable else RANDOM)
     smallest = _find_smallest(lambda keys: runner.run(keys) == everywhere, list(runner.sites))
     without_one = [[key for key in smallest if key != left_out] for left_out in smallest] if len(smallest) > 1 else []
-    for keys in [smallest, *without_one] * _REPEATS:
-        if not runner.repeats(keys):
+    for keys in [smallest, *[smallest, *without_one] * _REPEATS]:
+        if (runner.run(keys, again=True) == everywhere) != (keys is smallest):
             return answer(RANDOM)
     others = [key for key in runner.sites if key not in smallest]
     return answer(FOUND, smallest, runner.run(others) == as_it_is or not runner.repeats(others))
