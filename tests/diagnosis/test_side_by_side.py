@@ -88,6 +88,24 @@ def inside_a_loss(losses: list[float]) -> None:
     descend(losses, lambda: nn.functional.l1_loss(p, torch.zeros(2)), 0.1, 20, p)
 
 
+def brief(losses: list[float]) -> None:
+    p = nn.Parameter(torch.zeros(1))
+    descend(losses, lambda: ((p.abs() - 1) ** 2).sum(), 0.1, 6, p)
+
+
+def many_lines(losses: list[float]) -> None:
+    a, b, c, d, e = leaves = [nn.Parameter(torch.zeros(())) for _ in range(5)]
+
+    def loss_of() -> torch.Tensor:
+        y = a.abs()
+        y = y + b.abs()
+        y = y + c.abs()
+        y = y + d.abs()
+        return (y + e.abs() - 1) ** 2
+
+    descend(losses, loss_of, 0.02, 20, *leaves)
+
+
 _random = itertools.count(1.0)
 
 
@@ -164,13 +182,20 @@ def test_a_training_that_ends_the_same_is_not_decided() -> None:
             r"compared, as a second run as it is begins with a loss of \d+, not \d+, so the program does not repeat",
         ),
         (failing, r"compared, as the program under .* at this line ended with status 1 after 2 of 20 backward passes"),
-        (inside_a_loss, "where a training under the other convention ends was not measured"),
+        (inside_a_loss, "compared, as no pin reaches this call"),
+        (brief, "compared, as it needs 8 backward passes, and there were 6"),
     ],
 )
 def test_nothing_is_decided_where_nothing_can_be_compared(training: Training, reason: str) -> None:
     text = evidence(training)
     assert text.startswith("It may decide this training: ")
     assert re.search(reason, text)
+
+
+def test_each_line_without_a_training_of_its_own_has_a_reason() -> None:
+    texts = [finding.evidence for finding in conventions(many_lines)]
+    assert len(texts) == 5
+    assert sum("only the 4 lines with the largest shares get a training" in text for text in texts) == 1
 
 
 FLAT, FALLING = [1.0] * 40, [8.0, *[0.01] * 39]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf, isfinite
 
-from ..listen.program.follow import Run
+from ..listen.program.follow import Part, Run
 from .judge.findings.convention import BESIDE, MAY_DECIDE, UNMEASURED, pin_text
 from .records import Finding
 
@@ -23,14 +23,21 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
     run_again(pin, where, number of backward passes) runs the program. steps: the number of passes after which it was ended, if it was.
     """
     active = [part for part in done.parts if part.content["backwards"]]
-    own, findings = (active[0].content[name] for name in ("losses", "findings")) if active else ([], [])
-    in_doubt = sorted([finding for finding in findings if finding.other_pin], key=lambda finding: -finding.share)
-    if done.status or len(active) > 1 or not in_doubt or len(own) < _LEAST_STEPS:
+    findings = [finding for part in active for finding in part.content["findings"] if UNMEASURED in finding.evidence]
+    if not findings:
         return done
-    again, failure = own, ""
-    if active[0].content["is_scaled"]:
+    in_doubt = sorted([finding for finding in findings if finding.other_pin], key=lambda finding: -finding.share)
+    again = own = active[0].content["losses"]
+    failure = ""
+    if done.status:
+        failure = f"the program ended with status {done.status}"
+    elif len(active) > 1:
+        failure = f"{len(active)} processes made backward passes"
+    elif len(own) < _LEAST_STEPS:
+        failure = f"it needs {_LEAST_STEPS} backward passes, and there were {len(own)}"
+    elif active[0].content["is_scaled"]:
         failure = "a GradScaler multiplies its losses by a number of its own"
-    else:
+    elif in_doubt:
         again, failure = _losses_of(run_again(None, "", len(own)), len(own))
         failure = failure and f"a second run as it is {failure}"
     if not failure and _distance(own[0], again[0]):
@@ -38,14 +45,19 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
     extent = "this training" if steps is None or len(own) < steps else f"the first {len(own):,} steps"
 
     def add_training(finding: Finding) -> Finding:
-        assert finding.other_pin is not None
-        pin, why = f"pin_edge({pin_text(finding.other_pin)}) at this line", failure
-        evidence, advice = finding.evidence, finding.next_step
-        if not why:
+        evidence, advice, why = finding.evidence, finding.next_step, failure
+        if MAY_DECIDE not in evidence:
+            return finding
+        if finding.other_pin is None:
+            why = "no pin reaches this call"
+        elif finding not in in_doubt[:_MOST_LINES]:
+            why = f"only the {_MOST_LINES} lines with the largest shares get a training"
+        elif not why:
+            pin = f"pin_edge({pin_text(finding.other_pin)}) at this line"
             other, failed = _losses_of(run_again(finding.other_pin, finding.where, len(own)), len(own))
             why = failed and f"the program under {pin} {failed}"
         if why:
-            measured = f"where it ends under the other convention cannot be compared, as {why}"
+            measured = f"where a training under the other convention ends cannot be compared, as {why}"
             return replace(finding, evidence=evidence.replace(UNMEASURED, measured))
         ends_differ, measured = compare_losses(own, again, other, pin)
         if ends_differ is not None:
@@ -55,10 +67,10 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
             advice = advice.replace("the same seeds", "more seeds") if is_better else advice.partition(BESIDE)[0]
         return replace(finding, evidence=evidence.replace(UNMEASURED, measured), next_step=advice)
 
-    tried = {id(finding): add_training(finding) for finding in in_doubt[:_MOST_LINES]}
-    content = {**active[0].content, "findings": [tried.get(id(finding), finding) for finding in findings]}
-    parts = [replace(part, content=content) if part is active[0] else part for part in done.parts]
-    return replace(done, parts=tuple(parts))
+    def measured(part: Part) -> Part:
+        return replace(part, content={**part.content, "findings": [*map(add_training, part.content["findings"])]})
+
+    return replace(done, parts=tuple(measured(part) if part in active else part for part in done.parts))
 
 
 def _losses_of(run: Run, steps: int) -> tuple[list[float], str]:

@@ -63,7 +63,8 @@ def head(report: Report) -> list[str]:
     code, _, remark = first.next_step.partition("  # ")
     step = _narrow(shorten(code, 240, placeholder=" ..."), "    ", 4) + _narrow(remark, "    # ", 2)
     what = f"{first.code}{where}{f', {subject}' if subject else ''}: {evidence}"
-    lines = _narrow(f"In short: {learns}. First: {what}.", room=10 - _screen_lines(step))
+    what += "" if what.endswith(" ...") else "."
+    lines = _narrow(f"In short: {learns}. First: {what}", room=10 - _screen_lines(step))
     return [*lines, "What to do:", *step, f"{rest}{known}."]
 
 
