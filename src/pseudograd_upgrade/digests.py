@@ -21,8 +21,11 @@ def _projection_weights(count: int, like: Tensor) -> Tensor:
     key = (like.dtype, like.device)
     weights = _weights.get(key)
     if weights is None or weights.numel() < count:
-        index = torch.arange(1, max(_ROW, 1 << (count - 1).bit_length()) + 1, dtype=torch.float64)
-        weights = _weights[key] = ((index * 0.6180339887498949).remainder(1.0) - 0.5).to(like.dtype).to(like.device)
+        index = torch.arange(1, max(_ROW, 1 << (count - 1).bit_length()) + 1)
+        mixed = index * 0x9E3779B1 % 2**32  # alone, entries 1 and 4 would weigh as much as entries 2 and 3
+        mixed = (mixed ^ mixed >> 15) * 0x2C1B3C6D % 2**32
+        shares = (mixed ^ mixed >> 12).double() / 2**32
+        weights = _weights[key] = (shares - 0.5).to(like.dtype).to(like.device)
     return weights[:count]
 
 

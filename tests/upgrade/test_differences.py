@@ -250,6 +250,12 @@ def test_a_digest_shows_that_two_entries_were_swapped(count: int) -> None:
     assert abs(first[2] - swapped[2]) > 1e-3
 
 
+def test_a_digest_shows_that_a_gradient_moved_to_the_entries_around() -> None:
+    """As that of `quantile` between two torches."""
+    inner, outer = digests(torch.tensor([0.0, 0.5, 0.5, 0.0]), torch.tensor([0.5, 0.0, 0.0, 0.5]))
+    assert abs(inner[2] - outer[2]) > 1e-3
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
 def test_every_dtype_has_a_digest(dtype: torch.dtype) -> None:
     ((total, size, _, nonzero),) = digests(torch.tensor([0, 1, 1], dtype=dtype))
