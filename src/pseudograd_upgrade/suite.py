@@ -16,7 +16,7 @@ from .answer import FAILS, MAGNIFIED, OWN, SAME, Answer
 from .differences import compare_events, find_other_ops, train_alike
 from .environments import compare_packages, find_environments
 from .pins import Pinned, find_better, known_change, may_hide_convention
-from .recording import FAILED, NOT_COLLECTED, SKIPPED, UPDATE, Recording, Schedule, SuiteRun, SuiteTest
+from .recording import FAILED, NOT_COLLECTED, PASSED, SKIPPED, UPDATE, Recording, Schedule, SuiteRun, SuiteTest
 from .runs import Interpreter, LimitError, Runner
 from .suite_answer import COLLECTED, UNEXPLAINED, Pair, SuiteAnswer, cause_key, list_causes
 from .upgrade import Question, indented
@@ -24,6 +24,7 @@ from .upgrade import Question, indented
 _SCHEDULE, _ALL_STEPS = Schedule(first=30), Schedule(first=1_000)
 _STOPPED = 128 + 15  # the status of a run that its limit ended
 _SEED = "seed what it draws, and let it not depend on other tests; then ask again"
+_ELSEWHERE = "compare by hand what it checks; of a program that it starts in another process, ask upgrade by itself"
 
 
 _Request = tuple[Interpreter, Schedule]  # a run that a question needs
@@ -102,7 +103,8 @@ class SuiteTestQuestion(Question):
         if answer.kind == MAGNIFIED:
             return replace(answer, kind=FAILS)
         by = f"differs by rounding alone, by up to {comparison.largest:.1e}" if comparison.largest else "is the same"
-        return replace(answer, kind=FAILS, why=(f"what torch computes in its own process {by}",))
+        why = f"what torch computes in the process of pytest {by}"
+        return replace(answer, kind=FAILS, why=(why,), next_steps=(_ELSEWHERE,))
 
     def _explain_by_program(self) -> Answer | None:
         answer = super()._explain_by_program()
@@ -172,12 +174,15 @@ class Suite:
             raise ValueError(f"upgrade: a test must run under both, got none.{indented(old.ending)}")
         notes = [_note_both(pairs, FAILED, "test"), _note_both(files, NOT_COLLECTED, "file"), *_notes(old, new)]
         not_compared = _list_missing(old, new)
+        pin = next((answer.pin for group in groups.values() for answer in group.values() if answer.pin), "")
+        runs_in_old = {name for name, test in old.tests.items() if test.outcome != SKIPPED}
+        alone = [name for name, test in new.tests.items() if test.outcome == PASSED and name not in runs_in_old]
         return SuiteAnswer(
             (old.torch, new.torch),
             self.runner.count,
             len(pairs),
             counts,
-            list_causes(groups.values(), {**pairs, **files}),
+            list_causes(groups.values(), {**pairs, **files}, not (pin and self._breaks_one(pin, alone))),
             (*filter(None, notes), *not_compared),
             not (old.running or new.running),
             compare_packages(*self.pythons),
@@ -191,6 +196,16 @@ class Suite:
                 stopped = " --time-limit stopped it before a test ended." if run.status == _STOPPED else ""
                 raise ValueError(f"upgrade: a test must run under {argument}, got none.{stopped}{indented(run.ending)}")
         return old, new
+
+    def _breaks_one(self, pin: str, names: Sequence[str]) -> bool:
+        """Does the pin break one of these tests, which run under the newer torch alone? Also true if no run is left to see that."""
+        if not names:
+            return False
+        try:
+            run = self.runner.run_suite(self.pythons[1], _SCHEDULE, names, pin=pin, lines=None)
+        except LimitError:
+            return True
+        return any(run.tests[name].outcome == FAILED for name in names if name in run.tests)
 
     def _answer_all(self, names: Sequence[str], old: SuiteRun, new: SuiteRun) -> dict[str, Answer]:
         """Ask each question until it misses a run, make one of the missing runs, and ask again. If no more runs are allowed, the other

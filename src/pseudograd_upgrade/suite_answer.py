@@ -142,11 +142,13 @@ class SuiteAnswer:
         }
 
 
-def list_causes(groups: Iterable[Mapping[str, Answer]], pairs: Mapping[str, Pair]) -> tuple[Cause, ...]:
-    """The cause of each group of answers. Causes that change how a test ends come first."""
+def list_causes(
+    groups: Iterable[Mapping[str, Answer]], pairs: Mapping[str, Pair], is_for_all: bool = True
+) -> tuple[Cause, ...]:
+    """The cause of each group of answers. Causes that change how a test ends come first. is_for_all: may the suite be pinned?"""
     groups = list(groups)
     pinned = [name for group in groups for name, answer in group.items() if answer.pin]
-    is_for_all = not any(_is_broken(*pairs[name][::-1]) for name in pinned)
+    is_for_all = is_for_all and not any(_is_broken(*pairs[name][::-1]) for name in pinned)
     causes = []
     for group in groups:
         cause = _summarize(group, pairs)
