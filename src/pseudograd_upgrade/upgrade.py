@@ -364,8 +364,9 @@ class Question:
                 is_kink = kink is None or origin_to_name(kink).where == line
                 comparison = comparison if is_kink else replace(comparison, first=kink)
             why = self.describe_pinned(pinned, line if is_kink else "", to_the_bit)
+            rest = self._describe_last_calls(pinned.run)
             steps = self.pin_steps(pinned)
-            return replace(self.make_answer(CONVENTION, comparison, [why, last], steps), pin=era_of(old.torch))
+            return replace(self.make_answer(CONVENTION, comparison, [why, last, rest], steps), pin=era_of(old.torch))
         if first is None or not line or pinned.run.status:
             return None
         rest = self._compare(pinned.run).first
@@ -375,6 +376,19 @@ class Question:
         gone = f"pinned everywhere, this difference is gone, and the next is at {later.where}, step {rest.step}: {later.op}"
         step = f"this is a convention of torch, and no pin mends what comes later: look at {later.where}, too"
         return self.make_answer(CONVENTION, comparison, [gone, last], [step])
+
+    def _describe_last_calls(self, run: Recording) -> str:
+        """Say that a run which trains as the older torch differs after its last backward pass. Empty if it does not."""
+        last, ends = len(self.old.losses), find_other_ops(self.old, run)
+        first = compare_events(self.old, run, self._noises, self.roundings, since=last + 1).first
+        if first is None and ends is not None and ends.step > last and not _end_alike(ends):
+            first = ends
+        if first is None or self.is_test:
+            return ""
+        where = origin_to_name(first).where
+        return (
+            f"it still differs after the last backward pass, first at {where}: compare by hand what is computed there"
+        )
 
     def find_pin(self, first: Difference | None, run_pinned: Callable[[tuple[str, ...]], Pinned]) -> Pinned:
         pinned = find_pin(first, run_pinned, lambda run: self._compare(run).first)

@@ -274,6 +274,18 @@ def test_an_evaluation_behind_the_last_backward_counts(apart: float, is_rounding
         assert answer.next_steps == ("compare by hand what train.py:3 computes under both torches",)
 
 
+@pytest.mark.parametrize("last", [(SILU, 1.5), (GELU, 1.5), (SILU, 1.0)], ids=["other value", "other op", "mended"])
+def test_an_evaluation_that_differs_though_a_pin_mends_the_training_is_told(last: tuple[int, float]) -> None:
+    def record(run: Run) -> Recording:
+        training = trained() if run.pin else other_slope(run)
+        return replace(training, steps={**training.steps, 3: made_run((SILU, 1.0) if run.is_old else last).steps[1]})
+
+    answer, _ = compare_torches(record)
+    assert answer.kind == CONVENTION
+    still = "it still differs after the last backward pass, first at train.py:"
+    assert any(line.startswith(still) for line in answer.why) == (last != (SILU, 1.0))
+
+
 @pytest.mark.parametrize("has_unheard", [True, False])
 def test_calls_with_gradients_behind_the_last_backward_cost_one_run_more(has_unheard: bool) -> None:
     def record(run: Run) -> Recording:
