@@ -177,12 +177,13 @@ class Suite:
         pin = next((answer.pin for group in groups.values() for answer in group.values() if answer.pin), "")
         runs_in_old = {name for name, test in old.tests.items() if test.outcome != SKIPPED}
         alone = [name for name, test in new.tests.items() if test.outcome == PASSED and name not in runs_in_old]
+        is_for_all = not (pin and self._breaks_one(pin, alone))
         return SuiteAnswer(
             (old.torch, new.torch),
             self.runner.count,
             len(pairs),
             counts,
-            list_causes(groups.values(), {**pairs, **files}, not (pin and self._breaks_one(pin, alone))),
+            list_causes(groups.values(), {**pairs, **files}, is_for_all),
             (*filter(None, notes), *not_compared),
             not (old.running or new.running),
             compare_packages(*self.pythons),

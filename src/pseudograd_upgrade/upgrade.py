@@ -363,10 +363,10 @@ class Question:
                 kink = self._find_kink(pinned) or comparison.first
                 is_kink = kink is None or origin_to_name(kink).where == line
                 comparison = comparison if is_kink else replace(comparison, first=kink)
-            why = self.describe_pinned(pinned, line if is_kink else "", to_the_bit)
-            rest = self._describe_last_calls(pinned.run)
+            mended = self.describe_pinned(pinned, line if is_kink else "", to_the_bit)
+            why = [mended, last, self._describe_last_calls(pinned.run)]
             steps = self.pin_steps(pinned)
-            return replace(self.make_answer(CONVENTION, comparison, [why, last, rest], steps), pin=era_of(old.torch))
+            return replace(self.make_answer(CONVENTION, comparison, why, steps), pin=era_of(old.torch))
         if first is None or not line or pinned.run.status:
             return None
         rest = self._compare(pinned.run).first
