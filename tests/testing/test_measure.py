@@ -334,11 +334,11 @@ def test_overflow_is_told_where_grad_and_result_are_at_most_one(factor: float, o
 
 def test_second_derivatives_of_a_gradient() -> None:
     x, grad = torch.linspace(-1, 1, 21, dtype=torch.float64), torch.full((21,), -2.0, dtype=torch.float64)
-    right = second_order(torch.sin, x, grad, 1e-6)
-    assert torch.allclose(right.by_x, 2 * torch.sin(x))
-    assert torch.allclose(right.by_grad, torch.cos(x))
-    assert not right.wrong.any()
-    wrong = second_order(lambda x: torch.sin(x.detach()) + torch.cos(x.detach()) * (x - x.detach()), x, grad, 1e-6)
+    by_x, by_grad = second_order(torch.sin, x, grad, 1e-6)
+    assert torch.allclose(by_x.value, 2 * torch.sin(x))
+    assert torch.allclose(by_grad.value, torch.cos(x))
+    assert not (by_x.wrong | by_grad.wrong).any()
+    wrong, _ = second_order(lambda x: torch.sin(x.detach()) + torch.cos(x.detach()) * (x - x.detach()), x, grad, 1e-6)
     assert torch.equal(wrong.wrong, x.abs() > 1e-3)
     assert torch.equal(gradient_of(torch.relu, x, -2.0), torch.where(x > 0, -2.0, 0.0))
 
@@ -347,32 +347,22 @@ def test_second_derivatives_are_off_by_what_is_rounded() -> None:
     x, grad = torch.tensor([-3.0, 0.5, 2.0], dtype=torch.float64), torch.full((3,), -2.0, dtype=torch.float64)
     step = 1e-6 * (1e-10 / EPS) ** (1 / 3)
     for f, sizes in ((lambda x: 3 * x, [6, 6, 6]), (torch.square, [24, 4, 16])):  # |grad_x| + |x| times its slope
-        rough = second_order(f, x, grad, 1e-6, eps=1e-10, scale=2.0)
-        assert rough.x_error.tolist() == pytest.approx([16e-10 * size / (2 * step) for size in sizes], rel=1e-3)
-        assert rough.grad_error.tolist() == pytest.approx(
-            [16e-10 * size.abs().item() / step for size in gradient_of(f, x, grad)]
-        )
-        exact = second_order(f, x, grad, 1e-6)
-        assert max(exact.x_error.max(), exact.grad_error.max()) < 1e-6
+        by_x, by_grad = second_order(f, x, grad, 1e-6, eps=1e-10, scale=2.0)
+        assert by_x.error.tolist() == pytest.approx([16e-10 * size / (2 * step) for size in sizes], rel=1e-3)
+        slopes = gradient_of(f, x, grad).abs().tolist()
+        assert by_grad.error.tolist() == pytest.approx([16e-10 * size / step for size in slopes])
+        assert max(second.error.max() for second in second_order(f, x, grad, 1e-6)) < 1e-6
     # At x = 2e-4 the slope of |x| changes within the step.
-    assert second_order(lambda x: x * x.abs(), x.new_tensor([2e-4]), grad[:1], 1e-3).x_known.tolist() == [False]
+    assert not second_order(lambda x: x * x.abs(), x.new_tensor([2e-4]), grad[:1], 1e-3)[0].is_known
 
 
 def test_a_second_derivative_is_wrong_beyond_its_error() -> None:
-    def second(off: float, **other: Tensor) -> Second:
-        values = {name: torch.zeros(1, dtype=torch.float64) for name in Second._fields}
-        known = {"x_known": torch.tensor([True]), "grad_known": torch.tensor([True])}
-        expected, error = torch.tensor([-3.0]).double(), torch.tensor([0.25]).double()
-        given = {"x_expected": expected, "grad_expected": expected, "x_error": error, "grad_error": error}
-        moved = {"by_x": expected + 0.25 + off * 5e-4, "by_grad": expected - 0.25 - off * 4e-4}
-        return Second(**{**values, **known, **given, **moved, **other, "unit": 2.0})  # type: ignore[arg-type]
-
+    expected, error = torch.tensor([-3.0]).double(), torch.tensor([0.25]).double()
     for off, is_wrong in ((0.99, False), (1.01, True), (math.nan, True)):
-        measured = second(off)
-        assert (measured.x_wrong.item(), measured.grad_wrong.item(), measured.wrong.item()) == (is_wrong,) * 3
-    unknown = torch.tensor([False])
-    assert [second(2.0, **{name: unknown}).wrong.item() for name in ("x_known", "grad_known")] == [True, True]
-    assert not second(2.0, x_known=unknown, grad_known=unknown).wrong
+        for sign in (-1, 1):
+            second = Second(expected + sign * (0.25 + off * 5e-4), expected, torch.tensor([True]), error, 2.0)
+            assert second.wrong.item() == is_wrong
+            assert not second._replace(is_known=torch.tensor([False])).wrong
 
 
 @folded

@@ -121,13 +121,14 @@ def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
     size = slopes[slopes.isfinite()].max().item() if slopes.isfinite().any() else 0.0
     unit = (min(1.0, size) or 1.0) / scale
     eps = max(resolution_of(f, x), resolution_of(lambda at: gradient_of(f, at, 1.0), x))
-    seconds = [second_order(f, x, torch.full_like(x, sign), 1e-6, unit, eps, scale) for sign in (1.0, -1.0)]
-    wrong = seconds[0].wrong | seconds[1].wrong
+    grads = (torch.full_like(x, sign) for sign in (1.0, -1.0))
+    seconds = [second for grad in grads for second in second_order(f, x, grad, 1e-6, unit, eps, scale)]
+    wrong = torch.stack([second.wrong for second in seconds]).any(0)
     if not wrong.any():
         return Answer("consistent", 0.0)
-    second, i = seconds[0 if seconds[0].wrong.any() else 1], int(wrong.nonzero()[0])
-    by, expected = (second.by_x, second.x_expected) if second.x_wrong[i] else (second.by_grad, second.grad_expected)
-    example = f"at x = {x[i].item():.4g} it gives {by[i].item():.4g}, the gradient changes by {expected[i].item():.4g}"
+    i = int(wrong.nonzero()[0])
+    by, expected = next((second.value[i].item(), second.expected[i].item()) for second in seconds if second.wrong[i])
+    example = f"at x = {x[i].item():.4g} it gives {by:.4g}, the gradient changes by {expected:.4g}"
     return Answer("inconsistent", _share(wrong), f"{_where(wrong)}; {example}")
 
 

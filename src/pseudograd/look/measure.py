@@ -104,7 +104,7 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     steepness = unit_y / unit_x
 
     def scaled_f(u: Tensor) -> Tensor:
-        return f(u * unit_x) / unit_y
+        return values(f, u * unit_x) / unit_y
 
     starts, after, left, right, *kinds = breaks(scaled_f, grid / unit_x, eps)
     brackets = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, *kinds)

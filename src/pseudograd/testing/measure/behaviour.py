@@ -157,42 +157,27 @@ def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges:
 
 
 class Second(NamedTuple):
-    """The derivatives of grad_x by x and by grad, by autograd and by differences (expected).
+    """A derivative of grad_x, by autograd (value) and by differences (expected).
 
-    x_known, grad_known: where the differences can be trusted. x_error, grad_error: how far rounding may change them.
+    is_known: where the differences can be trusted. error: how far rounding may change them. unit: that of the derivative.
     """
 
-    by_x: Tensor
-    by_grad: Tensor
-    x_expected: Tensor
-    grad_expected: Tensor
-    x_known: Tensor
-    grad_known: Tensor
-    x_error: Tensor
-    grad_error: Tensor
+    value: Tensor
+    expected: Tensor
+    is_known: Tensor
+    error: Tensor
     unit: float
 
     @property
-    def x_wrong(self) -> Tensor:
-        return self._wrong(self.by_x, self.x_expected, self.x_known, self.x_error, self.unit)
-
-    @property
-    def grad_wrong(self) -> Tensor:
-        return self._wrong(self.by_grad, self.grad_expected, self.grad_known, self.grad_error, 1.0)
-
-    @property
     def wrong(self) -> Tensor:
-        return self.x_wrong | self.grad_wrong
-
-    @staticmethod
-    def _wrong(derivative: Tensor, expected: Tensor, known: Tensor, error: Tensor, unit: float) -> Tensor:
-        return known & ~((derivative - expected).abs() <= 1e-4 * (unit + expected.abs()) + error)
+        room = 1e-4 * (self.unit + self.expected.abs()) + self.error
+        return self.is_known & ~((self.value - self.expected).abs() <= room)
 
 
 def second_order(
     f: Function, x: Tensor, grad: Tensor, step: float, unit: float = 1.0, eps: float = _EPS, scale: float = 1.0
-) -> Second:
-    """The second derivatives at x and grad. Raises RuntimeError if the backward cannot be differentiated.
+) -> tuple[Second, Second]:
+    """The derivatives of grad_x by x and by grad, at x and grad. Raises RuntimeError if the backward cannot be differentiated.
 
     unit: of the derivative by x. step: the distance of the differences, in units of `scale`, the size of x. eps: that of the dtype in which
     f computes.
@@ -214,7 +199,7 @@ def second_order(
     halved, _ = quotients(lambda by: gradient_of(f, x + by, grad), of_x / 2, unit)
     x_error = 4 * (halved - x_expected).abs() + 16 * eps * (unmoved.abs() + x.abs() * x_expected.abs()) / of_x
     grad_error = 16 * eps * unmoved.abs() / of_grad
-    return Second(by_x, by_grad, x_expected, grad_expected, x_known, grad_known, x_error, grad_error, unit)
+    return Second(by_x, x_expected, x_known, x_error, unit), Second(by_grad, grad_expected, grad_known, grad_error, 1.0)
 
 
 def _is_once_differentiable(f: Function, x: Tensor, grad: Tensor) -> bool:

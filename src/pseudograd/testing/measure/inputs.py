@@ -27,9 +27,9 @@ def tensors_among(call: Callable[..., Tensor], inputs: Inputs) -> Callable[..., 
     return f
 
 
-def requiring_grad(inputs: Inputs) -> Inputs:
+def requiring_grad(inputs: Iterable[Any]) -> Inputs:
     """The same inputs as fresh leaves that require grad; numbers and None stay."""
-    return tuple(v.detach().clone().requires_grad_() if isinstance(v, Tensor) else v for v in inputs)
+    return tuple([v.detach().clone().requires_grad_() if isinstance(v, Tensor) else v for v in inputs])
 
 
 def spread(inputs: Inputs) -> Inputs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -56,10 +55,6 @@ def _each(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
     return f(torch.cat(points)).detach().double().split([len(x) for x in points])
 
 
-def _values_at(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
-    return _each(partial(values, f), *points)
-
-
 def nearest(eps: float, low: Number, high: Number) -> Number:
     """The least distance of two points that shows a slope: 256 numbers lie in it, and a smooth function changes by more than rounding."""
     return eps**0.5 * (high - low) + 256 * eps * max(abs(low), abs(high))
@@ -108,7 +103,7 @@ def slope_of(f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
 
     If f computes in a narrow dtype the step is long, perhaps too long for a curve that bends much. So shorter steps are tried too.
     """
-    rounding = rounding_of(partial(values, f), x, eps)
+    rounding = rounding_of(f, x, eps)
     best = _slope_over(f, x, step, eps, rounding)
     for share in (0.25, 0.0625) if eps > _MOST_ROUNDING * _EPS else ():
         other = _slope_over(f, x, share * step, eps, rounding)
@@ -120,7 +115,7 @@ def slope_of(f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
 def _slope_over(f: Function, x: Tensor, step: Tensor, eps: float, rounding: Tensor) -> Slope:
     wide, narrow = _central(f, x, step), _central(f, x, step / 2)
     slope = (4 * narrow - wide) / 3
-    rounding = torch.maximum(eps * _size(x, values(f, x), slope), rounding)
+    rounding = torch.maximum(eps * _size(x, f(x), slope), rounding)
     return Slope(slope, 0.5 * (wide - narrow).abs() + 4 * rounding / step)
 
 
@@ -131,7 +126,7 @@ def _size(x: Tensor, y: Tensor, slope: Tensor) -> Tensor:
 
 def _central(f: Function, x: Tensor, step: Tensor) -> Tensor:
     up, down = x + step, x - step
-    y_up, y_down = _values_at(f, up, down)
+    y_up, y_down = _each(f, up, down)
     return (y_up - y_down) / (up - down)
 
 
@@ -155,7 +150,7 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
     while level < _LEVELS and ((high - low) > near).any():
         middle = low + (high - low) / 2
         step = (high - low) / 32
-        y_low, y_middle, y_high, *beside = _values_at(
+        y_low, y_middle, y_high, *beside = _each(
             f, low, middle, high, low + step, middle - step, middle + step, high - step
         )
         after_low, before, after, before_high = (
@@ -189,7 +184,7 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
 def _bend(f: Function, low: Tensor, high: Tensor) -> Tensor:
     """How fast the slope changes in each gap if f is smooth there: the median of the measurements in the gap and in its two neighbours."""
     step = (high - low) / 32
-    y_low, y_high, after, before = _values_at(f, low, high, low + step, high - step)
+    y_low, y_high, after, before = _each(f, low, high, low + step, high - step)
     bends = (((y_high - before) - (after - y_low)) / step / (high - low)).nan_to_num(0.0, 0.0, 0.0)
     around = torch.cat([bends[:1], bends, bends[-1:]])
     return torch.stack([around[:-2], bends, around[2:]]).median(0).values
@@ -208,10 +203,10 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
     """Tell jumps from kinks, and leave out brackets where f is smooth after all. A jump is narrowed to two neighbouring numbers. The slopes
     are those on both sides of the bracket.
     """
-    before, after = _values_at(f, low - near, high + near)
+    before, after = _each(f, low - near, high + near)
     left, right = _outside(f, low, -near), _outside(f, high, near)
     size = 1 + left.abs() + right.abs()
-    beside = [rounding_of(partial(values, f), at, eps) for at in (low - near, high + near)]
+    beside = [rounding_of(f, at, eps) for at in (low - near, high + near)]
     sizes = _size(low, before, left) + _size(high, after, right)
     rounding = 16 * torch.maximum(eps * sizes, beside[0] + beside[1])
     is_jump = (after - before).abs() > 4 * near * size + rounding
@@ -222,9 +217,9 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
     is_cusp = change > 1.1 * further
     low, high, left, right, is_jump, is_cusp = (part[keep] for part in (low, high, left, right, is_jump, is_cusp))
     if is_jump.any():
-        bracket = narrowed(partial(values, f), low[is_jump] - near, high[is_jump] + near)
+        bracket = narrowed(f, low[is_jump] - near, high[is_jump] + near)
         low, high = low.masked_scatter(is_jump, bracket[0]), high.masked_scatter(is_jump, bracket[1])
-        at_low, at_high = _values_at(f, low, high)
+        at_low, at_high = _each(f, low, high)
         # Between two neighbouring numbers a jump is whole. A steep slope changes the value less.
         is_jump &= ~((at_high - at_low).abs() < (after - before)[keep].abs() / 4)
     order = low.argsort()
@@ -233,7 +228,7 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
 
 def _outside(f: Function, x: Tensor, distance: Tensor) -> Tensor:
     """The slope between x + distance and x + 2 * distance."""
-    far, near = _values_at(f, x + 2 * distance, x + distance)
+    far, near = _each(f, x + 2 * distance, x + distance)
     return (far - near) / distance
 
 

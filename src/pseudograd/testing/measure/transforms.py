@@ -4,7 +4,7 @@ A way takes (f, x, weight) and returns the gradient of x for the grad `weight`; 
 returns a gradient for each. Zero for what gets none, as torch.func says it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
@@ -13,9 +13,12 @@ from torch import Tensor
 from torch.func import grad, jacrev, vjp, vmap
 from torch.utils.checkpoint import checkpoint
 
+from .inputs import requiring_grad
+
 Function = Callable[..., Tensor]
 Gradients = tuple[Tensor, ...]
 Way = Callable[..., Any]
+REVERSE: list[Way] = []  # all ways except plain backward, in the order of this file
 
 
 def _accept_one_tensor(way: Callable[..., Gradients]) -> Way:
@@ -30,54 +33,56 @@ def _accept_one_tensor(way: Callable[..., Gradients]) -> Way:
     return accepting_way
 
 
+def _list_way(way: Callable[..., Gradients]) -> Way:
+    """Puts a way, which takes one tensor or a list, into REVERSE."""
+    REVERSE.append(_accept_one_tensor(way))
+    return REVERSE[-1]
+
+
 def loss_of(f: Function, weight: Tensor) -> Function:
     """A scalar loss whose gradient to y is `weight`, whatever y is."""
     return lambda *tensors: (f(*tensors) * weight).sum()
-
-
-def _leaves(tensors: list[Tensor]) -> list[Tensor]:
-    return [tensor.detach().clone().requires_grad_() for tensor in tensors]
 
 
 def _all(tensors: list[Tensor]) -> tuple[int, ...]:
     return tuple(range(len(tensors)))
 
 
-def _or_zero(gradients: Any, leaves: list[Tensor]) -> Gradients:
+def _or_zero(gradients: Any, leaves: Iterable[Tensor]) -> Gradients:
     return tuple(torch.zeros_like(leaf) if g is None else g.detach() for g, leaf in zip(gradients, leaves, strict=True))
 
 
 @_accept_one_tensor
 def gradient_by_backward(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
-    leaves = _leaves(tensors)
+    leaves = requiring_grad(tensors)
     f(*leaves).backward(weight)
     return _or_zero([leaf.grad for leaf in leaves], leaves)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_create_graph(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
-    leaves = _leaves(tensors)
+    leaves = requiring_grad(tensors)
     return _or_zero(torch.autograd.grad(f(*leaves), leaves, weight, create_graph=True, allow_unused=True), leaves)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_func_grad(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return grad(loss_of(f, weight), _all(tensors))(*tensors)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_grad_of_recorded(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """func.grad inside a recorded graph: two levels of autograd at once."""
-    gradients = grad(loss_of(f, weight), _all(tensors))(*_leaves(tensors))
+    gradients = grad(loss_of(f, weight), _all(tensors))(*requiring_grad(tensors))
     return tuple(g.detach() for g in gradients)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_vjp(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return vjp(f, *tensors)[1](weight)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_jacrev(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """The gradient of the loss, so that a rule which reads grad sees the same grad."""
     return jacrev(loss_of(f, weight), _all(tensors))(*tensors)
@@ -101,7 +106,7 @@ def _sliced(
     return slice_of_f, tuple(dims)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0) -> Gradients:
     """One gradient a slice; what all slices share gets their sum."""
     slice_of_f, dims = _sliced(f, tensors, weight, dim)
@@ -113,7 +118,7 @@ def gradient_by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor,
     return tuple(g.sum(0) if at is None else g for g, at in zip(gradients, dims, strict=True))
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_vmap_over_the_last_dim(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return gradient_by_vmap_of_grad(f, tensors, weight, dim=-1)
 
@@ -124,36 +129,36 @@ def mapped(f: Function, tensors: Tensor | list[Tensor], weight: Tensor) -> Funct
     return vmap(slice_of_f, in_dims=dims)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_grad_of_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return grad(loss_of(mapped(f, tensors, weight), weight), _all(tensors))(*tensors)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_recorded_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """vmap alone, recorded outside: inside it, nothing seems to require grad."""
     return gradient_by_backward(mapped(f, tensors, weight), tensors, weight)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_batched_grads(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
-    leaves = _leaves(tensors)
+    leaves = requiring_grad(tensors)
     batch = torch.stack([torch.zeros_like(weight), weight])
     gradients = torch.autograd.grad(f(*leaves), leaves, batch, is_grads_batched=True, allow_unused=True)
     return _or_zero([None if g is None else g[1] for g in gradients], leaves)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor, reentrant: bool = False) -> Gradients:
     return gradient_by_backward(lambda *leaves: checkpoint(f, *leaves, use_reentrant=reentrant), tensors, weight)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_reentrant_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return gradient_by_checkpoint(f, tensors, weight, reentrant=True)
 
 
-@_accept_one_tensor
+@_list_way
 def gradient_by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """Saved tensors leave through a hook and come back as copies."""
 
@@ -162,23 +167,6 @@ def gradient_by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: 
             return f(*leaves)
 
     return gradient_by_backward(hooked, tensors, weight)
-
-
-REVERSE: tuple[Way, ...] = (
-    gradient_by_create_graph,
-    gradient_by_func_grad,
-    gradient_by_grad_of_recorded,
-    gradient_by_vjp,
-    gradient_by_jacrev,
-    gradient_by_vmap_of_grad,
-    gradient_by_vmap_over_the_last_dim,
-    gradient_by_grad_of_vmap,
-    gradient_by_recorded_vmap,
-    gradient_by_batched_grads,
-    gradient_by_checkpoint,
-    gradient_by_reentrant_checkpoint,
-    gradient_by_saved_tensors_hooks,
-)
 
 
 def diagonal_by_jvp(f: Callable[[Tensor], Tensor], x: Tensor, tangent: Tensor) -> Tensor:
