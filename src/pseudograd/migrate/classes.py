@@ -7,7 +7,7 @@ import itertools
 import linecache
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -171,22 +171,22 @@ def _imports_torch(node: ast.stmt) -> bool:
 
 def _other_use(node: ast.ClassDef, program: ast.Module) -> str:
     """A line that defines the class again or uses more of it than its `apply`, or ""."""
-    kinds = (ast.ClassDef, ast.FunctionDef)
     for other in ast.walk(program):
-        if isinstance(other, kinds) and other.name == node.name and other is not node:
+        if isinstance(other, (ast.ClassDef, ast.FunctionDef)) and other.name == node.name and other is not node:
             return f"line {other.lineno} defines {node.name} again"
-    inside, applied = set(map(id, ast.walk(node))), _applied(program)
-    for use in ast.walk(program):
-        if not isinstance(use, (ast.Name, ast.Attribute)) or id(use) in inside or id(use) in applied:
-            continue
-        if (use.id if isinstance(use, ast.Name) else use.attr) == node.name:
-            return f"line {use.lineno} uses more of it than `{node.name}.apply`"
-    return ""
+    inside = set(map(id, ast.walk(node)))
+    uses = _uses(
+        program, lambda use: id(use) not in inside and node.name in (getattr(use, "id", ""), getattr(use, "attr", ""))
+    )
+    return next((f"line {line} uses more of it than `{node.name}.apply`" for line in uses), "")
 
 
-def _applied(tree: ast.AST) -> set[int]:
-    """The ids of the nodes x of `x.apply`."""
-    return {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "apply"}
+def _uses(tree: ast.AST, is_class: Callable[[ast.Name | ast.Attribute], bool]) -> Iterator[int]:
+    """The lines that use more of a class than its `apply`."""
+    applied = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "apply"}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in applied and is_class(node):
+            yield node.lineno
 
 
 def find_use_beside(file: Path, name: str) -> str:
@@ -196,7 +196,7 @@ def find_use_beside(file: Path, name: str) -> str:
             if other == file.resolve() or other.stat().st_size > _LARGEST_FILE:
                 continue
             text = other.read_bytes()
-            line = next(_uses(ast.parse(text), file.stem, name), None) if name.encode() in text else None
+            line = next(_uses_of_import(ast.parse(text), file.stem, name), None) if name.encode() in text else None
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
         if line is not None:
@@ -204,16 +204,18 @@ def find_use_beside(file: Path, name: str) -> str:
     return ""
 
 
-def _uses(tree: ast.Module, module: str, name: str) -> Iterator[int]:
+def _uses_of_import(tree: ast.Module, module: str, name: str) -> Iterator[int]:
     """The lines that use more of the class than its `apply`, in a file that imports the class or its module."""
-    names, modules, applied = set(), set(), _applied(tree)
+    names, modules = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1] == module:
             names |= {alias.asname or alias.name for alias in node.names if alias.name == name}
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             modules |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[-1] == module}
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.Name, ast.Attribute)) or id(node) in applied:
-            continue
-        if node.id in names if isinstance(node, ast.Name) else node.attr == name and ast.unparse(node.value) in modules:
-            yield node.lineno
+
+    def is_class(use: ast.Name | ast.Attribute) -> bool:
+        if isinstance(use, ast.Name):
+            return use.id in names
+        return use.attr == name and ast.unparse(use.value) in modules
+
+    return _uses(tree, is_class)
