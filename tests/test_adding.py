@@ -20,7 +20,7 @@ _TITLE, *_PARTS = (ROOT / "contributing" / "adding.md").read_text(encoding="utf-
 SECTIONS = {part.partition("\n")[0]: part for part in _PARTS}
 _STEP = re.compile(
     r"^(?:In|[^`\n]+, in) `(?P<file>[^`]+)`, (a new file|before `(?P<before>[^\n]*)`):\n\n"
-    r"(?:<!--[^\n]*\n)?```(?:python|c)\n(?P<code>.*?)```\n",
+    r"(?:<!--[^\n]*\n)?```(?:python|c|md)\n(?P<code>.*?)```\n",
     re.S | re.M,
 )
 _NOT_COPIED = (".git", ".venv", ".*_cache", ".hypothesis", "__pycache__", "*.egg-info", "build", "pseudograd-report*")
@@ -39,7 +39,7 @@ def _steps(section: str) -> tuple[list[re.Match[str]], dict[str, str], list[str]
     """The steps of a section, the files that they write or change with their new text, and the commands that it shows."""
     text, files = SECTIONS[section], dict[str, str]()
     steps = list(_STEP.finditer(text))
-    assert len(steps) == len(re.findall("```(?:python|c)\n", text)), (
+    assert len(steps) == len(re.findall("```(?:python|c|md)\n", text)), (
         "a step is written in a way that this test does not read"
     )
     for step in steps:
@@ -88,12 +88,12 @@ IN_THE_LIBRARY = {
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_each_step_fits_the_tree(section: str) -> None:
-    """One file of the library, of a screen at most, beside tests, references and examples. Each command runs something that is there."""
+    """One file of code, of a screen at most, beside tests, references and examples. Each command runs something that is there."""
     steps, changed, commands = _steps(section)
     for command in commands:
         for path in re.findall(r"\b(?:tests|scripts|docs)/[\w/.]+", command):
             assert path in changed or (ROOT / path).exists(), command
-    files = {step["file"] for step in steps if step["file"].startswith("src/") and "/reference/" not in step["file"]}
+    files = {step["file"] for step in steps if re.match(r"src/(?!.*/reference/).*(?<!\.md)$", step["file"])}
     assert files == {f"src/{IN_THE_LIBRARY[section]}"}
     assert all(len(step["code"].splitlines()) <= 70 for step in steps)
     for name, text in changed.items():

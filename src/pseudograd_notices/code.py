@@ -12,8 +12,13 @@ from typing import NamedTuple
 _MISREAD = str.maketrans("OIL", "011")
 _NUMBER = re.compile(r"PG\d*", re.IGNORECASE)
 _GROUPS = ("all", "default")
-# A code in the files of a table: the head of its section, or the fields of its row.
-_ROW = re.compile(r"^# (PG\d{3}) (\S+)$|\b(?:code=\"([a-z-]+)\",\s*)?number=\"(PG\d{3})\"", re.MULTILINE)
+# A code on the page of a command: the head of its section; and the whole section, in which some parts may be missing.
+_HEAD = re.compile(r"^# (PG\d{3}) (\S+)$", re.MULTILINE)
+_SECTION = re.compile(
+    r"# (PG\d+) (\S+)\n\n(.+?)\.( Off by default\.)?\n\n(?:(.+?)\n\n)??Instead: (.+?)\n"
+    r"(?:\n```python\n(.+?)```\n\n```python\n(.+?)```\n)?(?=\n#|\Z)",
+    re.S,
+)
 
 
 class Code(NamedTuple):
@@ -42,6 +47,20 @@ class Code(NamedTuple):
     def sentence(self) -> str:
         """The meaning as a sentence."""
         return f"{self.meaning[0].upper()}{self.meaning[1:]}."
+
+
+def read_codes(page: Path) -> tuple[Code, ...]:
+    """The codes that a page explains: a section for each of them, with the parts in this order."""
+    sections = [
+        [" ".join(part.split("\n")) for part in groups[:6]] + [*groups[6:]]
+        for groups in _SECTION.findall(page.read_text(encoding="utf-8"))
+    ]
+    return tuple(
+        Code(
+            number, name, f"{meaning[0].lower()}{meaning[1:]}", why, mend, bad, good, not off, number.startswith("PG1")
+        )
+        for number, name, meaning, off, why, mend, bad, good in sections
+    )
 
 
 def find_code(word: str, codes: Iterable[Code]) -> Code | None:
@@ -84,9 +103,9 @@ def _texts_of_all() -> Iterator[str]:
     from .command_line import code_modules
 
     for module in code_modules():
-        for file in Path(__file__).parents[1].joinpath(*module.split(".")).glob("*.*"):
-            for groups in _ROW.findall(file.read_text(encoding="utf-8")):
-                yield from filter(None, groups)
+        for page in Path(__file__).parents[1].joinpath(*module.split(".")).glob("codes.md"):
+            for groups in _HEAD.findall(page.read_text(encoding="utf-8")):
+                yield from groups
 
 
 def unknown_code(where: str, argument: str, codes: Sequence[Code], word: str) -> ValueError:

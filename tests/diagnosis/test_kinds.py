@@ -17,21 +17,23 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.judge import findings
 from pseudograd.diagnosis.judge.findings import Evidence, Kind
+from pseudograd.diagnosis.judge.findings.kind import CODES
 from pseudograd.diagnosis.records import Finding
 from pseudograd.diagnosis.run import parse_condition
+from pseudograd_notices.code import Code
 
 from .. import browser
 from ..browser import needs_browser
 from .checks import diagnosed
 
 # PG201 and so on: a row is added, and none changed
-CODES = "guard kink starved cut dead edge wind-up stalled vanish convention nonfinite unused no-effect flat"
+NAMES = "guard kink starved cut dead edge wind-up stalled vanish convention nonfinite unused no-effect flat"
 
 
 def test_a_number_stays_with_its_code_and_no_two_rows_share_one() -> None:
     numbers = {kind.code: kind.number for kind in findings.KINDS}
-    assert {code: numbers.get(code) for code in CODES.split()} == {
-        code: f"PG{number}" for number, code in enumerate(CODES.split(), 201)
+    assert {code: numbers.get(code) for code in NAMES.split()} == {
+        code: f"PG{number}" for number, code in enumerate(NAMES.split(), 201)
     }
     for name in ("code", "number", "order"):
         values = [getattr(kind, name) for kind in findings.KINDS]
@@ -43,7 +45,7 @@ def test_a_row_can_be_read() -> None:
     for kind in findings.KINDS:
         assert re.fullmatch(r"PG2\d\d [a-z]+(-[a-z]+)*", f"{kind.number} {kind.code}")
         assert kind.code != "any"
-        for text in (kind.meaning, kind.next_step):  # a cell of a table
+        for text in (kind.about.meaning, kind.about.mend):  # a cell of a table
             assert re.fullmatch(r"[^|\s]([^|]*[^|.\s])?", text)
         assert parse_condition(kind.code) is not None
 
@@ -51,13 +53,22 @@ def test_a_row_can_be_read() -> None:
 # --- a new row -------------------------------------------------------------------------------------------
 
 
-def _huge(code: str = "huge", order: int = 35) -> Kind:
+HUGE = Code("PG299", "huge", "something is huge", "Really.", "make it smaller", from_source=False)
+
+
+@pytest.fixture(autouse=True)
+def _two_codes_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CODES, "PG299", HUGE)
+    monkeypatch.setitem(CODES, "PG298", HUGE._replace(number="PG298", name="alone"))
+
+
+def _huge(number: str = "PG299", order: int = 35) -> Kind:
     def find(evidence: Evidence) -> Iterator[Finding]:
         for site in evidence.sites:
             if site.op == "clamp":
                 yield row.site_finding(site, f"{site.arrived} arrived", "it is said so", "Make it smaller.", 0.75)
 
-    row = Kind(code, "PG299", order, find, "something is huge", "make it smaller", "Really", protects=True)
+    row = Kind(number, order, find, protects=True)
     return row
 
 
@@ -77,7 +88,7 @@ def test_the_order_of_a_row_decides_between_findings(monkeypatch: pytest.MonkeyP
     assert (finding.code, finding.number) == (code, {"huge": "PG299", "cut": "PG204"}[code])
     assert len(finding.also) == 1
     assert ("2 arrived" in finding.also) == (code == "cut")
-    _added(monkeypatch, dataclasses.replace(_huge("alone", order=45), is_alone=True))
+    _added(monkeypatch, dataclasses.replace(_huge("PG298", order=45), is_alone=True))
     assert [finding.code for finding in _half_is_cut().findings] == [code, "alone"]
 
 

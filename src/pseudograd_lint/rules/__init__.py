@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import ast
 import pkgutil
-import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from pseudograd_notices.code import Code
+from pseudograd_notices.code import read_codes
 
 from ..names import Module
-
-_SECTION = re.compile(
-    r"# (PG\d+) (\S+)\n\n(.+?)\.( Off by default\.)?\n\n(.+?)\n\nInstead: (.+?)\n\n```python\n(.+?)```\n\n```python\n(.+?)```\n",
-    re.S,
-)
 
 
 class Rule(NamedTuple):
@@ -32,17 +26,7 @@ class Rule(NamedTuple):
     find: Callable[[Module, ast.AST], str | None]
 
 
-def _parse_codes(page: str) -> tuple[Code, ...]:
-    sections = [
-        [" ".join(part.split("\n")) for part in groups[:6]] + [*groups[6:]] for groups in _SECTION.findall(page)
-    ]
-    return tuple(
-        Code(number, name, meaning[0].lower() + meaning[1:], why, mend, bad, good, is_default=not off)
-        for number, name, meaning, off, why, mend, bad, good in sections
-    )
-
-
-CODES = _parse_codes(Path(__file__).with_name("codes.md").read_text(encoding="utf-8"))
+CODES = read_codes(Path(__file__).with_name("codes.md"))
 _MODULES = [import_module(f"{__name__}.{file.name}") for file in pkgutil.iter_modules(__path__)]
 _RULES = (value for module in _MODULES for value in vars(module).values() if isinstance(value, Rule))
 RULES: tuple[Rule, ...] = tuple(sorted(_RULES, key=lambda rule: rule.number))

@@ -24,7 +24,7 @@ def _rows() -> tuple[Kind, ...]:
 
 
 KINDS = _rows()  # sorted by `order`
-CODES = tuple(sorted(kind.as_code for kind in KINDS))  # sorted by number, for the table that `lint` shares
+CODES = tuple(sorted(kind.about for kind in KINDS))  # sorted by number, for the table that `lint` shares
 
 
 class Results(Evidence):
@@ -81,5 +81,9 @@ def _evidence_beside(first: Finding, other: Finding) -> str:
 def describe(findings: Iterable[Finding]) -> list[dict[str, object]]:
     """The meaning of each code of these findings."""
     codes = {finding.code for finding in findings}
-    names = "code", "number", "meaning", "next_step", "protects"
-    return [{name: getattr(kind, name) for name in names} for kind in KINDS if kind.code in codes]
+    return [
+        {"code": name, "number": number, "meaning": meaning, "next_step": next_step, "protects": kind.protects}
+        for kind in KINDS
+        for number, name, meaning, _, next_step, *_ in [kind.about]
+        if name in codes
+    ]

@@ -165,22 +165,4 @@ def pin_text(pin: tuple[str, str | float]) -> str:
     return repr(value) if name == "edge" else f"{name}={value!r}"
 
 
-KIND = Kind(
-    code="convention",
-    number="PG210",
-    order=55,
-    find=_find,
-    meaning="a tenth or more of an update depends on torch's choice at a kink or a tie, where another torch, JAX or TensorFlow chooses "
-    "otherwise; needs `sensitivity`",
-    next_step="use `pin_edge`, or start elsewhere",
-    details="The finding says whether this may decide the training: by its share over the steps, and by whether the parameters move. "
-    "`--side-by-side` finds out whether it does, by trainings under the other convention",
-    is_alone=True,
-    bad="""\
-p = torch.nn.Parameter(torch.tensor([0.0, 1.0, 2.0, -1.0]))
-with diagnose(sensitivity=True) as d:
-    for step in range(5):
-        (p + torch.relu(p)).sum().backward()  # PG210
-""",
-    mend=(("[0.0", "[0.1"),),
-)
+KIND = Kind("PG210", order=55, find=_find, is_alone=True)

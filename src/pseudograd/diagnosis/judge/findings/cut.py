@@ -103,20 +103,4 @@ def _every_clamp(sites: Sequence[Site]) -> Iterator[tuple[Site, float]]:
     return ((site, site.cut_share) for site in sites if site.family == "clamp" and not site.is_deliberate)
 
 
-KIND = Kind(
-    code="cut",
-    number="PG204",
-    order=40,
-    find=_find,
-    meaning=f"a clamp cuts {100 * CUT_SHARE:.0f} % or more of what arrives; a round or sign without a surrogate cuts all of it; "
-    "a quantiser cuts half or more",
-    details="Not reported: a step beside its own input, as in `x - round(x)` and `sign(x) * f(x)`, whose slope is right",
-    next_step="use `override` at this line, `project` for a parameter itself, or a larger scale of the quantiser",
-    places=_every_clamp,
-    bad="""\
-p = torch.nn.Parameter(torch.tensor([5.0, 0.5]))
-with diagnose() as d:
-    p.clamp(0.0, 1.0).sum().backward()  # PG204
-""",
-    mend=(("5.0", "0.4"),),
-)
+KIND = Kind("PG204", order=40, find=_find, places=_every_clamp)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....ops.bound_rules import LEAKY_RULE
 from ....wording import counted
 from ...count.recorder import HOOK
 from ...records import Finding, Site
@@ -44,22 +43,4 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-KIND = Kind(
-    code="dead",
-    number="PG205",
-    order=50,
-    find=_find,
-    meaning="less than a thousandth of the gradient that arrives at an op leaves it, over all calls and towards any input; the op is no "
-    "clamp, round, sign or quantiser",
-    details="Ops that only move elements are judged by how many leave. Not reported: a relu whose values the loss adds up, a penalty that "
-    "nothing violates; `d.calm` has it",
-    next_step="use `override` with a rule that has a slope, or look at the values that enter",
-    bad="""\
-layer = torch.nn.Linear(2, 3)
-with diagnose(layer) as d:
-    h = layer(torch.ones(4, 2))
-    bonus = torch.relu(h - 100)  # PG205
-    torch.tanh(h + bonus).sum().backward()
-""",
-    mend=((" as d:", f" as d, pseudograd.override(relu={LEAKY_RULE!r}):".replace("'", '"')),),
-)
+KIND = Kind("PG205", order=50, find=_find)

@@ -71,17 +71,4 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-KIND = Kind(
-    code="edge",
-    number="PG206",
-    order=60,
-    find=_find,
-    meaning="a thousandth or more of the entries that arrive at a clamp are exactly at its bound, where the eras of torch differ",
-    next_step="use `pin_edge`",
-    bad="""\
-x = torch.nn.Parameter(torch.tensor([0.0, 0.2, 0.5, 1.0]))
-with diagnose() as d:
-    x.clamp(0.0, 1.0).sum().backward()  # PG206
-""",
-    mend=((" as d:", ' as d, pseudograd.pin_edge("torch<=2.13"):'),),
-)
+KIND = Kind("PG206", order=60, find=_find)

@@ -127,27 +127,4 @@ def _find_classes(values: Sequence[float], evidence: Evidence) -> tuple[int, int
     return 0, 0
 
 
-KIND = Kind(
-    code="flat",
-    number="PG214",
-    order=85,
-    find=_find,
-    meaning="weights move, but the loss stays the same to the last bit in ten passes or more: an old graph runs again, or an old copy is "
-    "used. Or one `autocast` is around the whole loop, so that the loss uses old casts of the weights. Or the loss stays at the value "
-    "that equal outputs have: log 2, or the log of the number of classes",
-    details="Not reported if a value without a gradient, a rounding or a Function of the program decides the loss",
-    next_step="compute everything that the loss needs in each step",
-    is_alone=True,
-    bad="""\
-layer = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-x, y = torch.randn(16, 4), torch.ones(16, 1)
-with diagnose(layer) as d, torch.autocast("cpu", torch.bfloat16):
-    for step in range(12):
-        optimizer.zero_grad()
-        loss = (layer(x).float() - y).square().mean()
-        loss.backward()  # PG214
-        optimizer.step()
-""",
-    mend=(("torch.bfloat16)", "torch.bfloat16, cache_enabled=False)"),),
-)
+KIND = Kind("PG214", order=85, find=_find, is_alone=True)

@@ -73,18 +73,4 @@ def _explain(site: Site, finite: list[str], bad: list[str], passes: bool, eviden
     return cause, f"{advice.pin(site, OPEN_ERA, evidence)}  {_REMEDY}"
 
 
-KIND = Kind(
-    code="guard",
-    number="PG201",
-    order=10,
-    find=_find,
-    meaning="gradients that are not finite arrive at this op, and it stops them",
-    next_step="leave it alone: no override there",
-    protects=True,
-    bad="""\
-x = torch.tensor([-1.0, 4.0], requires_grad=True)
-with diagnose() as d:
-    x.clamp(min=0.0).sqrt().sum().backward()  # PG201
-""",
-    mend=(("-1.0", "1.0"), ("min=0.0", "min=0.5")),
-)
+KIND = Kind("PG201", order=10, find=_find, protects=True)

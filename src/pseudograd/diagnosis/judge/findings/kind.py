@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pseudograd_notices.code import Code
+from pseudograd_notices.code import Code, read_codes
 
 from ....listen.frames import Location, file_and_line
 from ....listen.harmless import harmless
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 Owner = TypeVar("Owner")
 Record = TypeVar("Record")
 
+CODES = {code.number: code for code in read_codes(Path(__file__).with_name("codes.md"))}
 # These ops cut on purpose: a factor of 0, a mask, a choice, an element that is not chosen or is overwritten.
 _CHOICES = "mul|where|maskedFill|index|gather|nativeDropout|maxPool|max|min|amax|amin|sort|topk|Copy|fill|zero|scatter|masked|put"
 
@@ -189,39 +191,30 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind of finding.
+    """One kind of finding. codes.md has its name, and texts and programs for people who look it up.
 
-    code: its name, which `--fail-on` takes. number: the same for machines; it is never given to another kind. order: if one line has
-    findings of several kinds, the kind with the smallest order comes first, and its finding carries the evidence of the others. find:
-    makes the findings from the evidence, by the methods below. It makes them at a deliberate line too: these are counted, not printed.
-    meaning, next_step: for people who look up the code in docs, page and JSON. details: more about the meaning, for docs. is_alone: its
-    findings are about a network and never join others of their line. protects: its advice is to leave the line alone. bad: a program with
-    such a finding, without its imports. mend: pairs of old and new text that turn `bad` into a program without the finding. places: the
-    sites that `--fail-on` compares, with their shares, if these are more than the findings.
+    number: it is never given to another kind. order: if one line has findings of several kinds, the kind with the smallest order comes
+    first, and its finding carries the evidence of the others. find: makes the findings from the evidence, by the methods below. It makes
+    them at a deliberate line too: these are counted, not printed. is_alone: its findings are about a network and never join others of their
+    line. protects: its advice is to leave the line alone. places: the sites that `--fail-on` compares, with their shares, if these are more
+    than the findings.
     """
 
-    code: str
     number: str
     order: int
     find: Callable[[Evidence], Iterable[Finding]]
-    meaning: str
-    next_step: str
-    details: str = ""
     is_alone: bool = False
     protects: bool = False
     places: Callable[[Sequence[Site]], Iterable[tuple[Site, float]]] | None = None
-    bad: str = ""
-    mend: tuple[tuple[str, str], ...] = ()
 
     @property
-    def as_code(self) -> Code:
-        """The row of this kind in the table of codes, which `lint` shares."""
-        why = f"{self.details}." if self.details else ""
-        good = self.bad.replace(f"  # {self.number}", "")
-        for old, new in self.mend:
-            good = good.replace(old, new)
-        bad, good = (f"{_imports(body)}\n{body}" if body else "" for body in (self.bad, good))
-        return Code(self.number, self.code, self.meaning, why, self.next_step, bad, good, from_source=False)
+    def about(self) -> Code:
+        return CODES[self.number]
+
+    @property
+    def code(self) -> str:
+        """The name of this kind, which `--fail-on` takes."""
+        return self.about.name
 
     def finding(self, where: str, expression: str, evidence: str, cause: str, next_step: str, **more: Any) -> Finding:
         """A finding of this kind. more: share, module, issue and is_muted of the record."""
@@ -237,13 +230,3 @@ class Kind:
     def call_finding(self, location: Location, evidence: str, cause: str, next_step: str, **more: object) -> Finding:
         """A finding of this kind at a call."""
         return self.finding(file_and_line(location.call), expression_at(location), evidence, cause, next_step, **more)
-
-
-def _imports(program: str) -> str:
-    uses = {
-        "import torch\n": True,
-        "from torch import nn\n": " nn." in program,
-        "import pseudograd\n": "pseudograd." in program,
-        "from pseudograd import diagnose\n": True,
-    }
-    return "".join(line for line, is_used in uses.items() if is_used)

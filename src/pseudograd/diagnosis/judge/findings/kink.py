@@ -63,18 +63,4 @@ def _describe(value: Values, shares: dict[str, float], name: str | None) -> str:
     return f"{what} ({value.elements:,}) starts exactly at {value.bounds_text} of this {value.op}: {'; '.join(effects)}"
 
 
-KIND = Kind(
-    code="kink",
-    number="PG202",
-    order=20,
-    find=_find,
-    meaning="a parameter, or everything that enters a clamp or relu, is exactly at a bound in the first step",
-    details=f"The finding says what each era of torch passes there, and what `{DEFAULT_RULE}` passes",
-    next_step="use `pin_edge`, or start elsewhere",
-    bad="""\
-p = torch.nn.Parameter(torch.zeros(3))
-with diagnose() as d:
-    p.clamp(-1.0, 0.0).sum().backward()  # PG202
-""",
-    mend=(("torch.zeros(3)", "torch.full((3,), -0.5)"),),
-)
+KIND = Kind("PG202", order=20, find=_find)

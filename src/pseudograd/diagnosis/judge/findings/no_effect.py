@@ -133,26 +133,4 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-KIND = Kind(
-    code="no-effect",
-    number="PG213",
-    order=36,
-    find=_find,
-    meaning="a term of the loss does nothing: it was computed from parameters but has no gradient, its factor is 0 in all passes, or "
-    "nothing reads the result of its line",
-    details="Not reported: a term that is detached where it is added, as in surrogate losses; metrics; a sum times 0, which keeps ranks "
-    "alike",
-    next_step="keep the gradient of the term, change its factor, or add the line to the loss",
-    bad="""\
-layer = nn.Linear(4, 1)
-optimizer = torch.optim.SGD(layer.parameters(), 0.1)
-with diagnose(layer) as d:
-    for step in range(4):
-        optimizer.zero_grad()
-        penalty = layer.weight.square().sum()
-        loss = layer(torch.ones(2, 4)).square().mean() + 0.1 * penalty.item()  # PG213
-        loss.backward()
-        optimizer.step()
-""",
-    mend=((".item()", ""),),
-)
+KIND = Kind("PG213", order=36, find=_find)

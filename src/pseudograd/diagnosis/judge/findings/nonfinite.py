@@ -309,22 +309,4 @@ def _operand(tree: ast.expr, op: str, position: int) -> ast.expr | None:
     return values[position] if position < len(values) else None
 
 
-KIND = Kind(
-    code="nonfinite",
-    number="PG211",
-    order=5,
-    find=_find,
-    meaning="an op made a gradient that is not finite, and parameters got it",
-    details="The finding names the op whose backward gets a finite gradient and returns nan or inf, the values of x at fault, the "
-    "parameters that got such a gradient, and the steps that used it or were skipped. If the loss is not finite either, it also "
-    "names the op of the forward at fault, or says that nan or inf came with the data, a detached value or the weights. Not "
-    "reported if no parameter gets such a gradient, as behind a mask of -inf; if the program replaces it before the step; or in "
-    "the warm-up of a scaler",
-    next_step="put a `where` or a `clamp` in front of the op, so that it gets no x at which its slope is infinite",
-    bad="""\
-x = torch.tensor([-1.0, 4.0], requires_grad=True)
-with diagnose() as d:
-    torch.where(x > 0, x.sqrt(), x).sum().backward()  # PG211
-""",
-    mend=(("x.sqrt()", "torch.where(x > 0, x, 1).sqrt()"),),
-)
+KIND = Kind("PG211", order=5, find=_find)

@@ -106,34 +106,4 @@ def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: 
     )
 
 
-KIND = Kind(
-    code="stalled",
-    number="PG208",
-    order=80,
-    find=_find,
-    meaning="more than half of the entries of a parameter have a gradient but never move in ten steps or more, because rounding takes the "
-    "whole step. Or the rate of an optimiser is 0 in all steps, or in the last ten",
-    next_step="keep the weights in float32 under `autocast`, use compensated summation, or a larger rate",
-    details="Not reported if an optimiser keeps the rounding error or rounds at random, if another copy holds the weights, if the rate "
-    "still rises, or if gradients are noise. Weight decay alone is no move. `d.stalled` has the share by parameter and step",
-    is_alone=True,
-    bad="""\
-layer = torch.nn.Linear(4, 4).to(torch.bfloat16)
-torch.nn.init.constant_(layer.weight, 2.0)
-optimizer = torch.optim.SGD(layer.parameters(), lr=1e-4)
-x = torch.ones(1, 4, dtype=torch.bfloat16)
-with diagnose(layer) as d:
-    for step in range(12):
-        optimizer.zero_grad()
-        layer(x).sum().backward()
-        optimizer.step()  # PG208
-""",
-    mend=(
-        (".to(torch.bfloat16)", ""),
-        (", dtype=torch.bfloat16", ""),
-        (
-            "        layer(x).sum().backward()\n",
-            '        with torch.autocast("cpu", torch.bfloat16):\n            loss = layer(x).sum()\n        loss.backward()\n',
-        ),
-    ),
-)
+KIND = Kind("PG208", order=80, find=_find, is_alone=True)

@@ -337,26 +337,4 @@ def _frozen_optimisers(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-KIND = Kind(
-    code="unused",
-    number="PG212",
-    order=32,
-    find=_find,
-    meaning="parameters get a gradient but never move, because no optimiser that stepped holds them: they are made anew in each step, "
-    "kept in a plain list, put in the place of others after the optimiser was made, or left out of it. "
-    "Or an optimiser holds only frozen parameters",
-    details="Not reported if a whole net is left out (the other half of a GAN, a frozen backbone), if another optimiser holds them, if "
-    "something else moves them, or if no optimiser steps",
-    next_step="use `add_param_group`, a `ModuleList`, or `requires_grad_(False)`",
-    is_alone=True,
-    bad="""\
-net, scale = nn.Linear(2, 1), nn.Parameter(torch.ones(1))
-optimizer = torch.optim.SGD(net.parameters(), 0.1)  # PG212
-with diagnose(net) as d:
-    for step in range(3):
-        optimizer.zero_grad()
-        (scale * net(torch.ones(4, 2))).sum().backward()
-        optimizer.step()
-""",
-    mend=(("net.parameters()", "[*net.parameters(), scale]"),),
-)
+KIND = Kind("PG212", order=32, find=_find, is_alone=True)

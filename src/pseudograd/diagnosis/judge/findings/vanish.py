@@ -107,26 +107,4 @@ def _explain(sites: Sequence[Site]) -> str:
     return "each layer hands on less than it gets: small weights, or activations that are nearly flat, and no skip connection leads past"
 
 
-KIND = Kind(
-    code="vanish",
-    number="PG209",
-    order=90,
-    find=_find,
-    meaning="along four or more weights, the norm of the gradient falls a million times or more, and not at one weight alone. Or "
-    "an op whose terms cancel, such as a value divided by itself, leaves less than a millionth: that is rounding",
-    next_step="put residual connections around the layers, or use relu with a normalisation or fitting initial weights",
-    is_alone=True,
-    bad="""\
-torch.manual_seed(0)
-net = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Sigmoid()) for _ in range(12)])
-with diagnose(net) as d:
-    net(torch.randn(16, 8)).sum().backward()  # PG209
-""",
-    mend=(
-        ("[nn.Sequential(", "[Residual("),
-        (
-            "torch.manual_seed",
-            "\nclass Residual(nn.Sequential):\n    def forward(self, x):\n        return x + super().forward(x)\n\n\ntorch.manual_seed",
-        ),
-    ),
-)
+KIND = Kind("PG209", order=90, find=_find, is_alone=True)

@@ -41,24 +41,4 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-KIND = Kind(
-    code="wind-up",
-    number="PG207",
-    order=70,
-    find=_find,
-    meaning="a value moved further outside its bound in ten steps or more, by half of its whole movement, because its gradient passes "
-    "while the forward saturates",
-    details="It counts even if the value came back later",
-    next_step=f"use `project`, or the rule `{DEFAULT_RULE}`",
-    bad="""\
-p = torch.nn.Parameter(torch.tensor(0.9))
-optimizer = torch.optim.SGD([p], lr=0.1)
-with diagnose() as d:
-    for step in range(30):
-        optimizer.zero_grad()
-        y = pseudograd.clamp(p, 0.0, 1.0, rule="identity")  # PG207
-        (y - 2).pow(2).backward()
-        optimizer.step()
-""",
-    mend=(("with diagnose()", "pseudograd.optim.project(optimizer, {p: (0.0, 1.0)})\nwith diagnose()"),),
-)
+KIND = Kind("PG207", order=70, find=_find)
