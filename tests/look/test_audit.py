@@ -18,6 +18,7 @@ from pseudograd import rules
 from pseudograd.geometry import SHARES
 from pseudograd.look.audit import Audit
 from pseudograd.look.audit_figure import merge_regions
+from pseudograd.look.audit_record import AuditRecord
 from pseudograd.testing.measure.numeric import narrow_dtype_of
 from pseudograd.torch_table.eras import ERAS, installed_era
 
@@ -453,7 +454,7 @@ def test_the_plot_draws_these_numbers() -> None:
 @pytest.mark.parametrize(("count", "last"), [(24, "b"), (25, "and 1 more"), (30, "and 6 more")])
 def test_a_long_table_says_how_many_rows_are_left_out(count: int, last: str) -> None:
     region = SimpleNamespace(cells=lambda: ("b", "1", "1", "1"))
-    lines = Audit._table(SimpleNamespace(regions=[region] * count))  # type: ignore[arg-type]
+    lines = AuditRecord._table(SimpleNamespace(regions=[region] * count))  # type: ignore[arg-type]
     assert len(lines) == min(count, 24) + 1 + (count > 24)
     assert lines[-1].startswith(last)
 

@@ -6,24 +6,46 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..arguments import as_number
 from ..errors import must
+from ..notebook import to_html
 from ..testing.measure.behaviour import gradient_of, list_writes
 from ..testing.measure.gradients import gradient_by_backward
 from ..testing.measure.numeric import narrow_dtype_of, values
 from . import audit_answers
-from .audit_record import Answer, Audit
+from .audit_figure import draw
+from .audit_record import Answer, AuditRecord
 from .gradient import FIX_RANDOM, checked_function, in_dtype, on_copy
 from .measure import measure, regions_of, shares_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Function = Callable[[Tensor], Tensor]
 _FEWEST_POINTS = 33
 _FEWEST_NUMBERS = 4096  # of float64, between two neighbouring points: a numeric derivative needs them
 _SMALLEST_X = 1e-290  # smaller numbers of float64 have fewer digits
+
+
+@dataclass(frozen=True)
+class Audit(AuditRecord):
+    """The backward of a function beside its derivative: the result of `audit`. print() shows it."""
+
+    def plot(self) -> Figure:
+        """Draw the values above, and dL/dx for both signs of grad below, with the derivative and the kinds of the regions.
+
+        Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
+        """
+        return draw(self)
+
+    def _repr_html_(self) -> str:
+        return to_html(str(self), self.plot)
 
 
 def audit(

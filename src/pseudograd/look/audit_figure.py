@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import not_installed
-from .audit_record import Audit
+from .audit_record import AuditRecord
 from .palette import FORWARD
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _LINES_OF_SIGNS = ((1, "grad = +1", "#0072B2", "-", 3.4, 7.5), (-1, "grad = -1",
 _NARROWEST_WITH_WORD = 0.09  # of the width of the axes: a narrower region is drawn without the name of its kind
 
 
-def draw(audit: Audit) -> Figure:
+def draw(audit: AuditRecord) -> Figure:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -43,7 +43,7 @@ def draw(audit: Audit) -> Figure:
     return figure
 
 
-def _draw_backward(axes: Axes, audit: Audit) -> None:
+def _draw_backward(axes: Axes, audit: AuditRecord) -> None:
     curves = audit.curves
     axes.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
     for sign, label in ((1, "the derivative times grad"), (-1, "_the same for the other sign")):
@@ -58,7 +58,7 @@ def _draw_backward(axes: Axes, audit: Audit) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, frameon=False, fontsize="small")
 
 
-def _draw_kinds(axes: Axes, audit: Audit) -> None:
+def _draw_kinds(axes: Axes, audit: AuditRecord) -> None:
     """Two strips, one for each sign of grad."""
     for row, side in ((1, "positive"), (0, "negative")):
         for low, high, kind in merge_regions(audit, side):
@@ -73,7 +73,7 @@ def _draw_kinds(axes: Axes, audit: Audit) -> None:
     axes.spines[:].set_visible(False)
 
 
-def merge_regions(audit: Audit, side: str) -> list[tuple[float, float, str]]:
+def merge_regions(audit: AuditRecord, side: str) -> list[tuple[float, float, str]]:
     """The regions of one sign as (low, high, kind). Neighbours of one kind are merged if no kink or jump lies between them."""
     merged: list[tuple[float, float, str]] = []
     is_next = False
@@ -92,7 +92,7 @@ def _draw_dots(axes: Axes, x: Tensor, values: Tensor, at: list[float], colour: s
     axes.plot(x[is_at].numpy(), values[is_at].numpy(), "o", color=colour, markersize=size, label="_at the kinks")
 
 
-def _cut_curve(audit: Audit, values: Tensor) -> tuple[list[float], list[float]]:
+def _cut_curve(audit: AuditRecord, values: Tensor) -> tuple[list[float], list[float]]:
     """The curve without its points at kinks and jumps. At a jump it has a gap, because a line there would look like a slope."""
     edges = {end for region in audit.regions for end in (region.low, region.high)}
     size = values[values.isfinite()].abs().max().item() if values.isfinite().any() else 1.0

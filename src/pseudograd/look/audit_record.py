@@ -1,18 +1,13 @@
-"""The result of an audit: its measurements as data, as text and as a picture."""
+"""The measurements of an audit, as data and as text."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-
-from ..notebook import to_html
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _MOST_ROWS = 24  # the table of regions has no more rows
 
@@ -92,8 +87,8 @@ class Curves(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Audit:
-    """The backward of a function beside its derivative: the result of `audit`. print() shows it.
+class AuditRecord:
+    """The fields of an `Audit`, and its text.
 
     rule: the call of pseudograd that does the same, as source text, or None. rule_note: how the function differs from this call in
     details; if rule is None, the call that comes nearest, and how it differs.
@@ -137,18 +132,6 @@ class Audit:
         """All fields except the curves, as plain lists, dictionaries and numbers. A number that is not finite becomes a string."""
         plain: dict[str, object] = {"kind": "pseudograd audit", "torch": torch.__version__, "lines": 0}
         return plain | {part.name: _plain(getattr(self, part.name)) for part in fields(self) if part.name != "curves"}
-
-    def plot(self) -> Figure:
-        """Draw the values above, and dL/dx for both signs of grad below, with the derivative and the kinds of the regions.
-
-        Returns: a matplotlib figure of its own; nothing is shown. Raises: ImportError without matplotlib.
-        """
-        from .audit_figure import draw
-
-        return draw(self)
-
-    def _repr_html_(self) -> str:
-        return to_html(str(self), self.plot)
 
     def __str__(self) -> str:
         head = f"audit: {self.name} on {_number(self.low)} to {_number(self.high)}, torch {torch.__version__}"
