@@ -101,11 +101,7 @@ def has_one_name(kind: type) -> bool:
 
 def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
     """The nodes behind these values whose numbers are in the spans, as far as a path inside the spans leads."""
-    return find_behind([node for value in values for node in nodes_of(value)], spans)
-
-
-def find_behind(ahead: list[GraphNode | None], spans: list[Span]) -> list[GraphNode]:
-    """As `find_within`, from these nodes on, which are among the results if their numbers are in the spans."""
+    ahead: list[GraphNode | None] = [node for value in values for node in nodes_of(value)]
     within: dict[GraphNode, None] = {}
     most = sum(end - start for start, end in spans)
     while ahead and len(within) < most:
@@ -113,11 +109,9 @@ def find_behind(ahead: list[GraphNode | None], spans: list[Span]) -> list[GraphN
         if node is None or node in within:
             continue
         number = number_of(node)
-        for start, end in spans:
-            if start <= number < end:
-                within[node] = None
-                ahead += [other for other, _ in node.next_functions]
-                break
+        if any(start <= number < end for start, end in spans):
+            within[node] = None
+            ahead += [other for other, _ in node.next_functions]
     return list(within)
 
 

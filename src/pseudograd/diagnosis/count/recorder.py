@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from bisect import bisect_right
 from cmath import isfinite
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -32,7 +31,6 @@ from ...torch_table.private import (
     backward_pass,
     current_node,
     dispatch_modes,
-    node_creation_hook,
     node_number,
     number_of,
     saved_tensors_hooks,
@@ -62,10 +60,8 @@ _PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for 
 # A product of the first step may exceed the range of its dtype, and no later step shows its line: its node is noted there.
 _PASSING_AT_FIRST = frozenset(name for name in _PASSING if name[:2] != "Mm" and name[:3] != "Bmm")
 _MOST_WAITING = 60  # calls of nodes that are counted together
-_MANY = 8  # nodes: a call that makes so many is deferred, see `_DeferredCall`
 LAST_NEW_SUSPECT = 4  # the last backward in which a parameter can become a suspect
 _LINEAR = torch.nn.functional.linear
-_IN_C = (type(torch.relu), type(Tensor.relu))  # classes of functions that call no code of the program
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()
 _MODULE_HOOK = "BackwardHookFunctionBackward"
@@ -92,16 +88,6 @@ class _Thread:
 class _Local(threading.local):
     def __init__(self) -> None:
         self.thread = _Thread()  # an object of its own: its attributes are read in a tenth of the time
-
-
-class _DeferredCall:
-    """A call that made many nodes, numbered from start to end. The nodes get their hooks when a backward reaches them."""
-
-    def __init__(
-        self, location: Location, function: Function, start: int, end: int, tallies: dict[type, Tally]
-    ) -> None:
-        self.location, self.function, self.start, self.end = location, function, start, end
-        self.tallies = tallies  # of this function at this location, by the class of a node, for speed
 
 
 class WaitingCalls:
@@ -165,7 +151,6 @@ class Recorder(Subscriber):
         self.backwards = 0
         self.tallies: dict[tuple[str, Location], Tally] = {}
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
-        self._deferred_key = f"{self.key}: deferred"  # of the `_DeferredCall` that made a node
         self._again = f"{self.key}: again"  # a backward began at this node
         self._uses = f"{self.key}: uses"  # of a cast
         self.locations = frames.Locations()
@@ -197,9 +182,6 @@ class Recorder(Subscriber):
         self._local = _Local()
         self.waiting_calls = WaitingCalls(self)
         self._passing_classes: set[type] = set()  # the classes of nodes of `_PASSING`, for speed
-        # For the tallies of each `_DeferredCall`; and the classes of the nodes that made the results of such calls, for speed.
-        self._deferred_tallies: dict[tuple[Location, Function], dict[type, Tally]] = {}
-        self._deferred_classes: set[type] = set()
         self._is_incomplete = False  # did the program call torch unheard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
 
@@ -244,42 +226,25 @@ class Recorder(Subscriber):
 
     @harmless("a node of autograd")
     def on_node(self, node: GraphNode) -> None:
-        """A node was made, on a torch that announces nodes."""
-        rest = self.optimisers.rest
-        is_resting = rest is not None and rest.is_on
-        skips_passing = self.skipped_ops is _PASSING and not (self.attaches_all or is_resting)
-        if (skips_passing and type(node) in self._passing_classes) or not self.hears() or our_formulas.depth:
-            return
-        if is_resting:
+        """A node was made, on a torch that announces nodes. If a call is heard now, `after_call` finds its nodes."""
+        local = self._local.thread
+        if local.function is None and self.hears() and not our_formulas.depth:
             self._end_rest()
-        name = nodes.name_of(node)
-        if name == nodes.LEAF:
-            if not self.leaves.have_run((node.variable,)):
-                # a parameter is used for the first time: note its module
-                self.leaves.note_use((node.variable,), self.locations.here(3))
-        elif self.attaches_all or name not in self.skipped_ops:
-            local = self._local.thread
-            if local.function is None:
-                self._attach(node)
-                return
-            if local.location is None and type(local.function) in _IN_C:
-                local.location = self.locations.here(3)  # once for all nodes of the call
-            self._attach(node, local.location)
+            self._attach(node)
+            local.ranges.forget()
 
-    def _attach(self, node: GraphNode, location: Location | None = None, is_late: bool = False) -> None:
-        """Attach a hook to a node. location: None for the line that runs now. is_late: was the node made before this backward?"""
-        name = nodes.name_of(node)
-        is_passing = name in _PASSING
-        metadata = node.metadata
+    def _attach(self, node: GraphNode, location: Location | None = None) -> None:
+        """Attach a hook to a node, unless it needs none. location: None for the line that runs now."""
+        name, metadata = nodes.name_of(node), node.metadata
         if name == nodes.LEAF or (name == _MODULE_HOOK and self._note_module_hook(node)):
             return
         if self.key in metadata or (name in self.skipped_ops and not self.attaches_all):
             return
         tally = self._tally(name, self.locations.here(3) if location is None else location)
         tally.note_node(node, self._local.thread.function)
-        if self.partial_suspects and location is not NOWHERE and not is_late:
+        if self.partial_suspects and location is not NOWHERE:
             self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
-        self._attach_hook(node, tally, is_passing)
+        self._attach_hook(node, tally, name in _PASSING)
 
     def _attach_hook(self, node: GraphNode, tally: Tally, is_passing: bool = False) -> None:
         node.metadata[self.key] = tally
@@ -411,7 +376,7 @@ class Recorder(Subscriber):
     # --- calls of torch -----------------------------------------------------------------------------------------------
 
     def before_call(self, function: Function, args: Arguments, kwargs: Keywords) -> int:
-        """Note what `after_call` needs. Returns the number of the next node, or 0 on a torch that announces nodes."""
+        """Note what `after_call` needs. Returns the number of the next node."""
         local, spelling = self._local.thread, SPELLINGS.get(function)
         local.location = local.values = None
         if spelling is not None and self.is_full:
@@ -421,9 +386,6 @@ class Recorder(Subscriber):
         if function is _REGISTER_HOOK and isinstance(args[0], Tensor):
             with without_torch_function():
                 local.hook = self._register_before(args[0]) if args[0].requires_grad else None
-        if node_creation_hook is not None:
-            local.function = function
-            return 0
         ranges = local.ranges
         if ranges.may_hide_some():
             with without_torch_function():
@@ -444,7 +406,7 @@ class Recorder(Subscriber):
     ) -> None:
         local = self._local.thread
         with without_torch_function():
-            if node_creation_hook is None and before is not None:
+            if before is not None:
                 self._find_nodes(function, args, kwargs, result, before)
             local.function = None
             if self.whatif is not None:
@@ -483,9 +445,6 @@ class Recorder(Subscriber):
                     if name not in self.skipped_ops:
                         self._attach(node, local.location)
                     return
-        if not has_hidden and type(function) in _IN_C and self._defer(function, result, before):
-            ranges.forget()
-            return
         # x[0] = y returns nothing; its node is behind x.
         new = ranges.since(before, values if result is None else result)
         if not new and ranges.may_hide_some():
@@ -496,51 +455,17 @@ class Recorder(Subscriber):
         if location is None and not self.leaves.have_run(values):
             location = self.locations.here(3)
             self.leaves.note_use(values, location)
+        tallies: dict[type, Tally] = {}  # for speed: a recurrent layer in C makes hundreds of nodes of a few classes
         for node in new:
-            if self.attaches_all or nodes.name_of(node) not in self.skipped_ops:
+            kind = type(node)
+            if kind in tallies:
+                self._attach_hook(node, tallies[kind])
+            elif self.attaches_all or nodes.name_of(node) not in self.skipped_ops:
                 location = location or self.locations.here(3)  # once for all nodes of the call
                 self._attach(node, location)
-
-    def _defer(self, function: Function, result: object, before: int) -> bool:
-        """Defer a call in C that made many nodes, as a recurrent network does, if a backward will reach all of them. Returns whether."""
-        after = node_number()
-        if after - before < _MANY or self.attaches_all or self.whatif is not None:
-            return False
-        from ...rewrite.entered_contexts import families_left_to_torch  # few programs make so many nodes
-
-        ends = nodes.nodes_of(result)
-        if not ends or self._local.thread.depth or transforms_are_active() or families_left_to_torch():
-            return False
-        location = self._local.thread.location or self.locations.here(3)
-        tallies = self._deferred_tallies.setdefault((location, function), {})
-        call = _DeferredCall(location, function, before, after, tallies)
-        for node in ends:
-            node.metadata[self._deferred_key] = call
-            self._deferred_classes.add(type(node))
-        return True
-
-    def _attach_to_old(self, node: GraphNode, calls: Sequence[_DeferredCall]) -> _DeferredCall | None:
-        """Attach a hook to a node that has none: it was made in a deferred call, in another thread, or before the context.
-
-        calls: the deferred calls, in their order. Returns the one that made the node.
-        """
-        number, kind = number_of(node), type(node)
-        position = bisect_right(calls, number, key=lambda call: call.start) - 1
-        call = calls[position] if position >= 0 and number < calls[position].end else None
-        if call is None:
-            if not self._is_incomplete:
-                self._attach(node, NOWHERE)
-        elif kind in call.tallies:
-            self._attach_hook(node, call.tallies[kind])
-        else:
-            local = self._local.thread
-            running, local.function = local.function, call.function
-            self._attach(node, call.location, is_late=True)
-            local.function = running
-            tally = self.tally_of(node)
-            if tally is not None and tally.hook is not None and nodes.has_one_name(kind):
-                call.tallies[kind] = tally
-        return call
+                tally = self.tally_of(node)
+                if tally is not None and nodes.has_one_name(kind) and not (self.attaches_all or self.partial_suspects):
+                    tallies[kind] = tally
 
     @harmless("a custom Function")
     def on_function(self, result: object) -> None:
@@ -551,15 +476,11 @@ class Recorder(Subscriber):
         if not hooks.is_inside_function():
             with without_torch_function():
                 self.influence.after_function(result)
-        if node_creation_hook is not None:
-            return
         # Otherwise `before_call` would hear the reading of grad_fn, and attach a hook to the node without a location.
         with our_formulas:
             own_nodes = nodes.nodes_of(result)
-        if own_nodes:
-            location = self.locations.here(3)
-            for node in own_nodes:
-                self._attach(node, location)
+        for node in own_nodes:
+            self._attach(node)
         self._local.thread.ranges.forget()
 
     @harmless("a swap of tensors")
@@ -633,20 +554,11 @@ class Recorder(Subscriber):
             self.reached |= behind.get(start, 0) if start is not None else 0
         if self.line_losses is not None and starts[0] is not None:
             self.line_losses.leaves |= behind.get(starts[0], 0)
-        calls, deferred = self._find_deferred(behind)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial_suspects, self.arrivals.expect
         key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing_classes
-        tallies: dict[type, Tally] = {}  # of the deferred call that made the last node
-        first = end = 0  # the numbers of its nodes
         for node, upstream in behind.items():
             kind = type(node)
             if kind in passing:
-                continue
-            if kind in tallies and first <= number_of(node) < end and node in deferred:  # for speed
-                metadata = node.metadata
-                metadata[upstream_key] = upstream
-                if key not in metadata:
-                    self._attach_hook(node, tallies[kind])
                 continue
             name = name_of(node)
             if name == nodes.LEAF:
@@ -658,25 +570,14 @@ class Recorder(Subscriber):
                 metadata[upstream_key] = upstream
                 if name == _MODULE_HOOK:
                     self._attach_after_module_hooks(node)
-                if key not in metadata:
-                    call = self._attach_to_old(node, calls if node in deferred else ())
-                    if call is not None and not suspects:
-                        tallies, first, end = call.tallies, call.start, call.end
+                # Without a hook it was made in another thread, or before the context.
+                if key not in metadata and not self._is_incomplete:
+                    self._attach(node, NOWHERE)
                 if suspects and upstream & suspects and self.zeros.begin(node):
                     node.register_hook(self._look_for_zeros)
             elif nodes.has_one_name(kind):
                 self._passing_classes.add(kind)
         return list(behind)
-
-    def _find_deferred(self, behind: Iterable[GraphNode]) -> tuple[list[_DeferredCall], set[GraphNode]]:
-        """The deferred calls that made some of these nodes, in their order, and the nodes that they made."""
-        ends: dict[_DeferredCall, list[GraphNode | None]] = {}  # the nodes that made the results of each call
-        for node in behind if self._deferred_classes else ():
-            if type(node) in self._deferred_classes and self._deferred_key in node.metadata:
-                ends.setdefault(node.metadata.pop(self._deferred_key), []).append(node)
-        calls = sorted(ends, key=lambda call: call.start)
-        # Numbers alone do not tell: another thread gives the same numbers to its nodes.
-        return calls, {node for call in calls for node in nodes.find_behind(ends[call], [(call.start, call.end)])}
 
     def _is_stale(self, cast: GraphNode) -> bool:
         """Have two passes used this cast of a weight before, and has the weight moved since the first one?"""
@@ -744,7 +645,7 @@ class Recorder(Subscriber):
         self._flush()
         if result and inputs:
             self._count_result(inputs, result, before)
-        elif result is not None and node_creation_hook is None and node_number() != before:
+        elif result is not None and node_number() != before:
             self._find_second_nodes(before)
         if is_outer:
             self._starts = []
