@@ -115,7 +115,7 @@ def run(program: Step) -> tuple[Diagnosis, list[Tensor | None]]:
                 net.zero_grad()
             program(net, torch.randn(4, 5), step)
         assert d._recorder.arrivals.expected == {}  # neither tensors nor nodes are kept
-        assert not d._recorder.waiting_calls.calls
+        assert not d._recorder.waiting_calls
     return d, [parameter.grad for parameter in net.parameters()]
 
 

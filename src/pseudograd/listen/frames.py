@@ -6,6 +6,7 @@ One walk outwards over the frames of a call finds them all.
 from __future__ import annotations
 
 import functools
+import itertools
 import linecache
 import os
 import re
@@ -102,24 +103,11 @@ def span_at(code: CodeType, instruction: int) -> tuple[int, int, int, int] | Non
     """First line, last line, and the columns in bytes where they start and end; None before Python 3.11."""
     if not hasattr(code, "co_positions"):
         return None
-    first, last, start, end = _positions(code)[instruction // 2]
+    # Not a list of all positions: a function may have a thousand calls.
+    first, last, start, end = next(itertools.islice(code.co_positions(), instruction // 2, None))
     if first is None or last is None or start is None or end is None:
         return None
     return first, last, start, end
-
-
-_MOST_POSITIONS = 256  # of codes whose positions are remembered
-_remembered: dict[int, tuple[CodeType, list[Any]]] = {}  # by the id of a code: its hash would cost as much as the list
-
-
-def _positions(code: Any) -> list[Any]:
-    """The positions of all instructions of a code. They are remembered, because a function may have a thousand calls."""
-    known = _remembered.get(id(code))
-    if known is None:
-        while len(_remembered) >= _MOST_POSITIONS:
-            _remembered.pop(next(iter(_remembered)), None)
-        known = _remembered[id(code)] = code, list(code.co_positions())
-    return known[1]
 
 
 class Point(NamedTuple):

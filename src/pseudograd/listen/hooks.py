@@ -48,14 +48,16 @@ class CallHook:
         with self._lock:
             if subscriber not in self.subscribers:
                 self.subscribers = (*self.subscribers, subscriber)
-            patches.apply_all(dict.fromkeys(self._patches, self._announced))
+            for patch in self._patches:
+                patch.apply(self._announced)
 
     def unsubscribe(self, subscriber: Subscriber) -> None:
         """With the last subscriber, torch has its own function again."""
         with self._lock:
             self.subscribers = tuple([other for other in self.subscribers if other != subscriber])
             if not self.subscribers:
-                patches.remove_all(self._patches)
+                for patch in self._patches:
+                    patch.remove()
 
     def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function, updated=())

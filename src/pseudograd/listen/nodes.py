@@ -35,15 +35,12 @@ class GraphNode(Protocol):
 class Ranges:
     """Finds nodes of one thread: those that a call made which we saw, and the *unseen* ones, which were made between such calls."""
 
-    unseen: list[Span]
-
     def __init__(self) -> None:
-        self.unseen = []
-        self.seen_up_to = node_number()
+        self.start_afresh()
 
     def start_afresh(self) -> None:
-        self.unseen = []
-        self.seen_up_to = node_number()
+        self.unseen: list[Span] = []
+        self.forget()
 
     def forget(self) -> None:
         """Count all nodes made so far as seen."""

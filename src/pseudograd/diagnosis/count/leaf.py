@@ -56,25 +56,28 @@ class Entries:
         self._counts_rows = False  # one entry for each row
         # Of entries that ever had a gradient, if the mask was read since the last gradient.
         self._count: int | None = None
-        self._missing: Missing | None = None
+        self._missing: Missing | None = None  # of a parameter that is gone
 
     def add(self, grad: Tensor) -> None:
-        if self.is_complete:
+        grad = local(grad)
+        if self.is_complete or not grad.numel():
             return
         self.looks += 1
         self._count = None
-        grad, mask = local(grad), self._mask
         if grad.layout is not torch.strided or not self._is_detailed:
             if self._had_gradient is not True:
                 self._had_gradient = self._had_gradient | is_nonzero(grad)
-        elif mask is None:
-            self._begin(grad)
-        elif mask.shape == (nonzero := _nonzero(grad)).shape:
-            mask |= nonzero
-            # To read the mask costs as much as to update it.
-            if is_power_of_two(self.looks) and mask.is_cpu and bool(mask.all()):
-                self.drop()
+            return
+        nonzero = _nonzero(grad)
+        if self._mask is None:
+            self._mask, self._counts_rows = nonzero, nonzero.shape != grad.shape
+        elif self._mask.shape == nonzero.shape:
+            self._mask |= nonzero
         else:  # the shape changed, so the mask says nothing any more
+            self.drop()
+            return
+        # To read the mask costs as much as to update it.
+        if is_power_of_two(self.looks) and self._mask.is_cpu and bool(self._mask.all()):
             self.drop()
 
     def bytes_of(self, grad: Tensor) -> Tensor | None:
@@ -110,17 +113,6 @@ class Entries:
     def drop(self) -> None:
         """Count the tensor as complete: some gradient arrived, and nothing more can be known."""
         self._had_gradient, self._mask, self._missing, self.is_complete = True, None, None, True
-
-    def _begin(self, grad: Tensor) -> None:
-        count = int(torch.count_nonzero(grad)) if grad.is_cpu else None
-        if count == 0:
-            units = grad.shape[0] if grad.dim() else 1
-            self._missing = Missing(grad.numel(), grad.numel(), units, units) if grad.numel() else None
-        elif count == grad.numel():
-            self.drop()
-        else:
-            self._mask = _nonzero(grad)
-            self._counts_rows = self._mask.shape != grad.shape
 
     def settle(self) -> None:
         """Reduce the mask of a parameter that is gone to counts, unless that would wait for a device."""
@@ -228,9 +220,10 @@ class Leaf:
         mask = self.entries.mask
         if mask is None or is_recorded(mask):
             return False
+        most = mask.numel() / 2
         if self.is_looked_up:
-            return mask.numel() <= _ENTRIES_OF_TABLE
-        return self.entries.count_with_gradient() <= mask.numel() / 2
+            most = mask.numel() if mask.numel() <= _ENTRIES_OF_TABLE else 0
+        return 0 < self.entries.count_with_gradient() <= most
 
     @property
     def _awaits_step(self) -> bool:
@@ -265,15 +258,6 @@ class Leaf:
         """May the gradient be measured on its device, together with those of other leaves?"""
         is_usual = type(grad) is Tensor and grad.layout is torch.strided and grad.is_floating_point()
         return is_usual and not grad.is_cpu and not self._awaits_step and has_numbers(grad)
-
-    def add_by_kernel(self, grad: Tensor) -> bool:
-        """A faster `add`; False if it has to be called instead."""
-        if not self.gradients or self._awaits_step or not self._measure_by_kernel(grad):
-            return False
-        self.gradients += 1
-        if self.sizes is not None and not self.sizes.is_finite:
-            self._note_broken(grad)
-        return True
 
     def _note_broken(self, grad: Tensor) -> None:
         """Its norm is not finite: note it as broken if an entry is not finite. The norm of large entries may overflow."""
@@ -414,7 +398,7 @@ class Arrivals:
                 continue
             if leaf.can_be_measured_on_device(grad):
                 on_devices.setdefault(grad.device, []).append((leaf, grad))
-            elif not leaf.add_by_kernel(grad):
+            else:
                 leaf.add(grad)
         for device, pairs in on_devices.items():
             self._add_on_device(device, pairs)

@@ -90,57 +90,6 @@ class _Local(threading.local):
         self.thread = _Thread()  # an object of its own: its attributes are read in a tenth of the time
 
 
-class WaitingCalls:
-    """Calls of nodes that are not counted yet, in the order in which the nodes ran: one call of the kernel in C counts up to 60 of them.
-
-    Their gradients must stay as they are until then, so the calls are counted before the program calls torch again.
-    """
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.calls: list[WaitingCall] = []
-        self.may_wait = False  # may more calls wait? Never outside a backward
-        self.noted = recorder.noted
-        self._recorder = recorder
-
-    @property
-    def is_on(self) -> bool:
-        return self._recorder.is_on
-
-    def hook_of(self, tally: Tally) -> Callable[[Gradients, Gradients], None]:
-        """The hook of all nodes of a tally. It counts a gradient that is not finite at once, while the node has its saved values."""
-        recorder, calls = self._recorder, self.calls
-        count_now, may_break = recorder.count_now, recorder.is_full and tally.may_break
-
-        def ran(leaving: Gradients, arriving: Gradients) -> None:
-            try:
-                if not (self.may_wait and tally.may_wait) or unheard.depth:
-                    count_now(tally, leaving, arriving)
-                elif may_break and not _are_finite(leaving):
-                    self.count()
-                    count_now(tally, leaving, arriving)
-                else:
-                    calls.append((tally, leaving, arriving, current_node()))
-                    if len(calls) >= _MOST_WAITING:
-                        self.count()
-            except Exception as error:
-                note("the gradients at a node", error, self)
-
-        return ran
-
-    def count(self) -> None:
-        """Count the calls that wait."""
-        if self.calls:
-            calls = self.calls[:]
-            self.calls.clear()  # also where nothing is counted any more
-            self._count(calls)
-
-    @quiet("the gradients at a node")
-    def _count(self, calls: list[WaitingCall]) -> None:
-        from .tally import count_together
-
-        count_together(calls, self._recorder.is_full, self._recorder.leaves)
-
-
 class Recorder(Subscriber):
     """All that was counted, by location. No node, no tensor and no frame lives longer because of it."""
 
@@ -180,7 +129,10 @@ class Recorder(Subscriber):
         self.whatif: WhatIfMeter | None = None
         self.after_backward: Callable[[int, Tensor | None], None] | None = None
         self._local = _Local()
-        self.waiting_calls = WaitingCalls(self)
+        # Calls of nodes that are not counted yet, in the order in which the nodes ran: one call of the kernel in C counts up to 60 of them.
+        # Their gradients must stay as they are until then, so the calls are counted before the program calls torch again.
+        self.waiting_calls: list[WaitingCall] = []
+        self._may_wait = False  # may more calls wait? Never outside a backward
         self._passing_classes: set[type] = set()  # the classes of nodes of `_PASSING`, for speed
         self._is_incomplete = False  # did the program call torch unheard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
@@ -250,8 +202,28 @@ class Recorder(Subscriber):
         node.metadata[self.key] = tally
         if not is_passing:
             if tally.hook is None:
-                tally.hook = self.waiting_calls.hook_of(tally)
+                tally.hook = self._hook_of(tally)
             node.register_hook(tally.hook)
+
+    def _hook_of(self, tally: Tally) -> Callable[[Gradients, Gradients], None]:
+        """The hook of all nodes of a tally. It counts a gradient that is not finite at once, while the node has its saved values."""
+        calls, count_now, may_break = self.waiting_calls, self.count_now, self.is_full and tally.may_break
+
+        def ran(leaving: Gradients, arriving: Gradients) -> None:
+            try:
+                if not (self._may_wait and tally.may_wait) or unheard.depth:
+                    count_now(tally, leaving, arriving)
+                elif may_break and not _are_finite(leaving):
+                    self._count_waiting_calls()
+                    count_now(tally, leaving, arriving)
+                else:
+                    calls.append((tally, leaving, arriving, current_node()))
+                    if len(calls) >= _MOST_WAITING:
+                        self._count_waiting_calls()
+            except Exception as error:
+                note("the gradients at a node", error, self)
+
+        return ran
 
     def _note_module_hook(self, node: GraphNode) -> bool:
         """Note the tally of the backward hooks of a module, if torch calls them at this node. Returns whether it does."""
@@ -291,9 +263,21 @@ class Recorder(Subscriber):
 
     def _flush(self) -> None:
         """Count the calls that wait."""
-        self.waiting_calls.count()
+        self._count_waiting_calls()
         if self.leaves.ledgers:
             self._flush_devices()
+
+    def _count_waiting_calls(self) -> None:
+        if self.waiting_calls:
+            calls = self.waiting_calls[:]
+            self.waiting_calls.clear()  # also where nothing is counted any more
+            self._count_together(calls)
+
+    @quiet("the gradients at a node")
+    def _count_together(self, calls: list[WaitingCall]) -> None:
+        from .tally import count_together
+
+        count_together(calls, self.is_full, self.leaves)
 
     @quiet("the gradients at a node")
     def _flush_devices(self) -> None:
@@ -302,7 +286,7 @@ class Recorder(Subscriber):
 
     def _let_wait(self, may_wait: bool) -> None:
         """May more calls wait?"""
-        self.waiting_calls.may_wait = may_wait
+        self._may_wait = may_wait
         for ledger in self.leaves.ledgers.values():
             ledger.may_wait = may_wait
 
@@ -311,7 +295,7 @@ class Recorder(Subscriber):
         """Is something of this backward not counted yet?"""
         ledgers = self.leaves.ledgers
         has_calls = bool(ledgers) and any(ledger.waiting for ledger in ledgers.values())
-        return bool(self.arrivals.expected or self.waiting_calls.calls) or has_calls
+        return bool(self.arrivals.expected or self.waiting_calls) or has_calls
 
     @quiet("the gradients at a node")
     def count_now(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
