@@ -17,6 +17,7 @@ from torch.compiler import is_compiling
 from .arguments import as_number, is_finite, surely
 from .errors import UnknownNameError, must, unknown_name
 from .geometry import Curve, Formula, Pieces, Sides, Steps, edge_reads_grad, pieces_of_sides
+from .public_names import public_path
 from .record import Record
 from .user_function import UserFunction, function_named, key_of
 
@@ -497,5 +498,6 @@ def _python_hint(op: Primitive, text: object) -> str | None:
     if form is None or (row := op.rules.get(form[1])) is None:
         return None
     rule = f"pg.rules.{row.name}({form[3]})" if form[3] and row.parameters else repr(row.name)
-    edge = next((f" with edge={edge!r}" for edge in op.edges if str(edge) == form[5]), "")
+    call = f" in a call of pg.{public_path(op.name)}" if op.name in OPS else ""  # `override` and `convert` take no edge
+    edge = next((f"{call} with edge={edge!r}" for edge in op.edges if str(edge) == form[5]), "")
     return f"In Python that is {rule}{edge}"

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from .names import FUNCTIONS, Module, changes_in_place, find_keyword, is_constant, key_of, last_name, words
+from .names import FUNCTIONS, Module, changes_in_place, find_keyword, is_constant, key_of, last_name, unparse, words
 from .values import filled_values, strip_views, tensor_values
 
 _MAKERS = ("torch.nn.Parameter", "torch.nn.parameter.Parameter", "torch.nn.UninitializedParameter")
 _EMPTY = ("torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor")
 # Calls that leave the values of a parameter as they are.
 _HARMLESS = words("print len isinstance repr str getattr hasattr id type list dict set super setattr requires_grad_")
+_FREEZES = (
+    r"{}\b.*\brequires_grad(?:_\(| = )False|self\.requires_grad_\(False"
+    r"|for (?:\w+, )?(\w+) in self\.(?:named_)?parameters\(\):\s+\1\.requires_grad(?:_\(| = )False"
+)
 Write = tuple[int, "frozenset[float] | None"]  # a line that sets a parameter, and the values that it writes, if known
 
 
@@ -50,15 +55,10 @@ def parameter_tensor(module: Module, node: ast.expr | None) -> ast.expr | None:
 def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | None:
     """`self.x`, if a line of the class makes it a parameter."""
     owner, key = module.owner(node), key_of(node) or ""
-    if owner is None or not key.startswith("self."):
+    if owner is None or not key.startswith("self.") or re.search(_FREEZES.format(re.escape(key)), unparse(owner)):
         return None
     starts = list(_writes_by_calls(module, owner, key))
     is_parameter, bindings = False, module.attribute_bindings(owner, key)
-    flags = [binding.value for _, binding in module.attribute_bindings(owner, f"{key}.requires_grad")]
-    calls = [binding.value for _, binding in bindings if isinstance(binding.value, ast.Call)]
-    flags += [flag for call in calls if last_name(call) == "requires_grad_" for flag in call.args]
-    if any(is_constant(flag, False) for flag in flags):
-        return None
     for _, binding in (*bindings, *module.attribute_bindings(owner, f"{key}.data")):
         value = binding.value
         tensor = parameter_tensor(module, None if value is None else module.resolve(value))

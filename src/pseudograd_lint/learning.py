@@ -71,8 +71,7 @@ def is_quiet_scope(module: Module, node: ast.AST) -> bool:
         return is_function_of_autograd(module, node) or any(map(_QUIET_CLASSES.fullmatch, class_names(node)))
     if not isinstance(node, FUNCTIONS):
         return False
-    is_named = _QUIET_NAMES.fullmatch(node.name) is not None
-    return is_named or any(map(_is_no_grad, node.decorator_list))
+    return _QUIET_NAMES.fullmatch(node.name) is not None or any(map(_is_no_grad, node.decorator_list))
 
 
 def class_names(node: ast.ClassDef) -> list[str]:
@@ -238,8 +237,7 @@ def _reads_below(module: Module, name: str, use: _Use) -> list[ast.Name]:
     loads = module.loads[name]
     start = bisect_left(loads, use.line, key=lambda load: load.lineno)
     last = getattr(use.function, "end_lineno", None) or math.inf
-    below = loads[start : start + _MOST_USES]
-    return [load for load in below if isinstance(load, ast.Name) and load.lineno <= last]
+    return [load for load in loads[start : start + _MOST_USES] if isinstance(load, ast.Name) and load.lineno <= last]
 
 
 def _make_use(module: Module, node: ast.AST) -> _Use:

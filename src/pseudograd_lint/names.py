@@ -217,7 +217,8 @@ class Module:
         if len(bindings) != 1 or bindings[0][0] not in ("", "__init__"):
             return UNKNOWN if bindings else None
         value = bindings[0][1].value
-        return UNKNOWN if value is None or last_name(value).endswith("Parameter") else value
+        is_parameter = value is not None and (self.called_name(value) or last_name(value)).endswith("Parameter")
+        return UNKNOWN if value is None or is_parameter else value
 
     def _note_import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import bisect
 import fnmatch
 import io
 import json
 import os
+import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -128,6 +130,10 @@ def _check_notebook(content: bytes, path: str, numbers: Sequence[str]) -> Result
 
 
 def _place_in_cell(notice: Notice, starts: Sequence[int]) -> Notice:
-    cell = max(cell for cell, start in enumerate(starts) if start < notice.line)
-    start = starts[cell]
-    return notice._replace(cell=cell + 1, line=notice.line - start, end_line=notice.end_line - start)
+    def place(line: int) -> tuple[int, int]:
+        cell = bisect.bisect_left(starts, line)
+        return cell, line - starts[cell - 1]
+
+    (cell, line), (_, end_line) = place(notice.line), place(notice.end_line)
+    message = re.sub(r"\(line (\d+)\)", lambda m: "(cell {}, line {})".format(*place(int(m[1]))), notice.message)
+    return notice._replace(cell=cell, line=line, end_line=end_line, message=message)

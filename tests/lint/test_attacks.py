@@ -141,6 +141,14 @@ def test_cells_are_python_or_what_ipython_makes_of_it(source: str, line: int) ->
     assert [(notice.cell, notice.line) for notice in notices] == [(2, line)]
 
 
+def test_a_message_names_a_line_of_a_cell() -> None:
+    first = "class M(torch.nn.Module):\n    def __init__(self):\n        self.p = torch.nn.Parameter(torch.zeros(3))\n"
+    text = f"{first}\n    def forward(self, x):\n        return x * self.p.clamp(0, 1)\n"
+    cells = [{"cell_type": "code", "source": part} for part in (HEAD, text)]
+    (notice,), _ = check_bytes(json.dumps({"cells": cells}).encode(), "n.ipynb", ["PG101"])
+    assert "(cell 2, line 3)" in notice.message
+
+
 def test_what_is_no_notebook_is_a_line() -> None:
     cells = ('{"a": 1}', '[{"cell_type": "code"}]', '[{"cell_type": "code", "source": [1]}]')
     for text in ("[]", "5", "", "[" * 100_000, *(f'{{"cells": {several}}}' for several in cells)):

@@ -56,6 +56,10 @@ BORN = {
 }  # fmt: skip
 NOT_BORN = {
     "inside": ("self.p = nn.Parameter(torch.full((3,), 0.5))", "self.p.clamp(0, 1)"),
+    "set under an alias": (
+        "P = nn.Parameter; self.p = P(torch.zeros(3)); nn.init.uniform_(self.p)",
+        "self.p.clamp(0, 1)",
+    ),
     "set again": ("self.p = nn.Parameter(torch.zeros(3)); nn.init.uniform_(self.p)", "self.p.clamp(0, 1)"),
     "set by data": ("self.p = nn.Parameter(torch.zeros(3)); self.p.data.normal_()", "self.p.clamp(0, 1)"),
     "detached": ("self.p = nn.Parameter(torch.zeros(3))", "self.p.detach().clamp(0, 1)"),
@@ -82,7 +86,11 @@ def test_what_a_flag_that_is_off_by_default_sets_does_not_count() -> None:
     assert "PG101" not in codes(module(init, "self.p.clamp(-6, 0)", ", spread=True"))
 
 
-FREEZE = ("self.p.requires_grad = False", "self.p.requires_grad_(False)")
+FREEZE = (
+    "self.p.requires_grad = False",
+    "self.p.requires_grad_(False)",
+    "for q in self.parameters(): q.requires_grad = False",
+)
 
 
 @pytest.mark.parametrize("clamp", ["self.p.clamp(0, 1)", "F.relu(self.p)"])
@@ -105,6 +113,8 @@ def test_the_message_says_what_is_so() -> None:
         "torch <= 2.13 passes all of it"
     )
     assert (notice.line, notice.column, notice.expression) == (10, 20, "self.p.clamp(0, 1)")
+    (notice,) = check_text("def f(x, y):\n    return F.binary_cross_entropy(x.clamp(1e-8, 1 - 1e-8), y)\n")
+    assert "is 1 in float32, where the log in binary_cross_entropy has" in notice.message
 
 
 GUARDS = [

@@ -416,6 +416,12 @@ def test_a_function_of_whole_tensors_is_audited_along_a_line() -> None:
     assert (right.linear.word, right.double_backward.word, right.forward_mode.word) == ("yes", "consistent", "agrees")
     wrong = along(lambda x: torch.softmax(x, -1) + 0.02 * (torch.softmax(x, -1).detach() - torch.softmax(x, -1)))
     assert wrong.shares["grad < 0"] == {"biased": 1.0}
+    with pytest.raises(
+        ValueError, match=r"along a line: lambda t: torch.stack\(\[f\(x \+ s \* direction\) for s in t\]\)"
+    ):
+        pg.audit(lambda x: x.square().mean(), -2, 2)
+    loss = pg.audit(lambda t: torch.stack([(x + s * direction).square().mean() for s in t]), -2, 2, points=33)
+    assert loss.shares["grad > 0"] == {"exact": 1.0}
 
 
 def test_json_has_everything_and_only_plain_values() -> None:

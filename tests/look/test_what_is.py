@@ -189,7 +189,10 @@ def test_it_tells_where_a_copy_differs_and_which_dtypes_are_equal(tmp_path: Path
     # Its torch.tensor(bound) makes a warning, which is an error in this suite.
     match = what_is(_class(tmp_path, classes.BY_WHERE))
     assert match is not None
-    assert match.differences == ("a bound that is a tensor and requires grad: it gets None instead of a gradient",)
+    assert match.differences == (
+        "a bound that is a tensor and requires grad: it gets None instead of a gradient",
+        "a min above max: it gives a value, and ours raises ValueError",
+    )
 
 
 BODY = classes.POPULAR.replace("        ctx.low, ctx.high", "{}\n        ctx.low, ctx.high")

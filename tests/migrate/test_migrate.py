@@ -313,6 +313,7 @@ def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
     [
         ("from old import ClampWithGrad\nprint(ClampWithGrad.forward)", True),
         ("from .old import ClampWithGrad as C\nclass More(C): pass", True),
+        ("from old import *\nclass More(ClampWithGrad): pass", True),
         ("import old\nprint(old.ClampWithGrad)", True),
         ("from . import old as o\nprint(o.ClampWithGrad.backward)", True),
         ("import old\nf = old.ClampWithGrad.apply", False),

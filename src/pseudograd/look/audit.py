@@ -180,7 +180,8 @@ def _check_values(f: Function, x: Tensor) -> None:
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise TypeError(must("audit", "f", "return one floating-point tensor", y))
     if y.shape != x.shape:
-        remedy = audit_answers.ALONG_A_LINE
+        remedy = "Look at it along a line: lambda t: torch.stack([f(x + s * direction) for s in t])"
+        remedy = remedy if y.dim() == 0 else audit_answers.ALONG_A_LINE
         raise ValueError(must("audit", "f", f"return one number for each of the {x.numel()} numbers in x", y, remedy))
     if not torch.equal(y.detach().nan_to_num(), again.detach().nan_to_num()):
         raise ValueError(must("audit", "f", "return the same values for the same x", y, FIX_RANDOM))

@@ -17,7 +17,8 @@ from .measure import Measured
 from .what_is import are_equal
 
 Function = Callable[[Tensor], Tensor]
-ALONG_A_LINE = "Look at it along a line: lambda t: f(x + t.unsqueeze(-1) * direction).sum(-1)"
+# With random weights, because the sum of a softmax does not change.
+ALONG_A_LINE = "Look at it along a line: lambda t: (f(x + t.unsqueeze(-1) * direction) * weight).sum(-1)"
 # Of a grad of 1, from which something of its size may have been subtracted.
 _ROUNDING = 8 * torch.finfo(torch.float64).eps
 NARROW = ("float32", "float16", "bfloat16")

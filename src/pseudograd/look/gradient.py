@@ -73,8 +73,13 @@ def in_dtype(f: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tens
 
 
 def on_copy(f: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tensor]:
-    """f, which may write into its x, on a copy of x in this dtype."""
-    return lambda x, *others: f(x.clone().to(dtype), *others)
+    """f, which may write into its x and may refuse an empty one, on a copy of x in this dtype."""
+
+    def call(x: Tensor, *others: object) -> Tensor:
+        copied = x.clone().to(dtype)
+        return f(copied, *others) if x.numel() else copied
+
+    return call
 
 
 def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:

@@ -185,7 +185,8 @@ def _match_rule(
         meaning = op.name if len(op.rules) == 1 else f'{op.name} with rule "{rule.name}{values}"'
         meaning += "" if rule.ignores_edge or edge == op.default_edge else f' and edge "{edge}"'
         instead = f"import pseudograd  # pseudograd.{public_path(op.name)}({call.partition('(')[2]}"
-        differences = (*differences, bounds_text) if bounds_text else differences
+        refusal = _difference_of_crossed_bounds(compute) if compute and is_clamp else ""
+        differences = (*differences, *filter(None, (bounds_text, refusal)))
         yield Match(meaning, instead, _familiar_class(rule) if is_plain else None, dtypes, differences)
 
 
@@ -211,6 +212,14 @@ def _difference_of_bounds(compute: Compute, candidate: Candidate) -> str | None:
     ours = candidate.case.call().pull(grad, (x, *bounds), y, (True,) * 3)[1:]
     pairs = [(a, b) for a, b in zip(theirs, ours, strict=False) if a is not None and b is not None]
     return "" if len(pairs) == 2 and all(torch.allclose(a.sum(), b.sum()) for a, b in pairs) else None
+
+
+def _difference_of_crossed_bounds(compute: Compute) -> str:
+    try:
+        compute((torch.tensor(_X), 1.0, -1.0), torch.ones(len(_X)))
+    except Exception:  # the class refuses them, or takes no numbers
+        return ""
+    return "a min above max: it gives a value, and ours raises ValueError"
 
 
 def _compare(

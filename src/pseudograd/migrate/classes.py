@@ -210,6 +210,7 @@ def _uses_of_import(tree: ast.Module, module: str, name: str) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[-1] == module:
             names |= {alias.asname or alias.name for alias in node.names if alias.name == name}
+            names |= {name for alias in node.names if alias.name == "*"}
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             modules |= {alias.asname or alias.name for alias in node.names if alias.name.split(".")[-1] == module}
 

@@ -129,7 +129,8 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.
         mapping: a rule's name or a rule object, for every activation above that has the rule (with another gradient beyond its margin, a
             loss would be another loss); or a dictionary from a class, or the path of a module (patterns such as "encoder.*" too), to a
-            rule, another module, or a function from the old module to the new one. If several keys match, the last one counts.
+            rule, another module, or a function from the old module to the new one, such as `lambda old: pg.nn.ReLU(edge="closed")`. If
+            several keys match, the last one counts.
     Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several can be undone in any order.
     Raises: ValueError if a key matches nothing or a rule is unknown; TypeError if a module takes no rule or a value is none of these.
     Example:

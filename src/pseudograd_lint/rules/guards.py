@@ -49,7 +49,7 @@ ERA_GUARD_ELSEWHERE = Rule("PG111", *_ERA_GUARDS, partial(_find_era_guard, is_in
 def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
     singular, call = read_singular(module, node), read_call(module, node)
     if call is not None and call.name == "binary_cross_entropy":  # log(p) and log(1 - p)
-        singular = Singular(call.name, call.arguments[0], (0.0, 1.0), call.name)
+        singular = Singular(call.name, call.arguments[0], (0.0, 1.0), f"the log in {call.name}")
     is_double = "float64" in module.loads or any(key_of(load) != "torch.double" for load in module.loads["double"])
     if singular is None or is_double or not is_recorded(module, node):
         return None
@@ -58,10 +58,8 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
             base = _float32_base(module, bound)
             if base is not None and single(base) == single(position):
                 value = format_number(base)
-                return (
-                    f"the bound {unparse(bound)} of this {clamp.name} is {value} in float32, where {singular.label} has an infinite slope: "
-                    f"a value of {value} passes"
-                )
+                where = f"the bound {unparse(bound)} of this {clamp.name} is {value} in float32, where {singular.label}"
+                return f"{where} has an infinite slope: a value of {value} passes"
     return None
 
 
@@ -166,14 +164,12 @@ def _value_at(module: Module, condition: ast.expr, x: ast.expr, point: float) ->
     node = strip_views(module, condition)
     if not isinstance(node, ast.Compare) or len(node.ops) != 1 or type(node.ops[0]) not in _ORDER:
         return None
-    left, right = node.left, node.comparators[0]
-    act = _ORDER[type(node.ops[0])]
+    sides, act = (node.left, node.comparators[0]), _ORDER[type(node.ops[0])]
     unknown = point if act in (operator.eq, operator.ne) else 1e-6
-    if _is_x(module, left, x):
-        value = number(module, right)
-        return bool(act(point, unknown if value is None else value))
-    value = number(module, left)
-    return bool(act(unknown if value is None else value, point)) if _is_x(module, right, x) else None
+    are_x = [_is_x(module, side, x) for side in sides]
+    values = [point if is_x else number(module, side) for side, is_x in zip(sides, are_x, strict=True)]
+    left, right = (unknown if value is None else value for value in values)
+    return bool(act(left, right)) if any(are_x) else None
 
 
 def _is_x(module: Module, side: ast.expr, x: ast.expr) -> bool:
