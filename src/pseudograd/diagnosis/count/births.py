@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _KindOfOp = Literal["root", "division", "log", "arc", "overflow", "row", "factor", "product"]
 _OtherKind = Literal[
-    "minus infinity", "half", "half result", "function", "matrix", "data", "weights", "entered", "other"
+    "minus infinity", "half", "half result", "function", "matrix", "data", "weights", "entered", "unseen", "other"
 ]
 Kind = Literal[_KindOfOp, _OtherKind]
 _OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # their result depends on no single entry of x

@@ -51,8 +51,9 @@ if TYPE_CHECKING:
     from .tally import Tally
 
 _MOST_BIRTHS = 16
-_NAMES_OF_VIEWS = "View UnsafeView Reshape T Transpose Permute Alias Unsqueeze Squeeze Clone"
-_VIEWS = frozenset(_NAMES_OF_VIEWS.split())
+# If the result is nan, then the input is, at the same entries.
+_NAMES_KEEPING_NAN = "View UnsafeView Reshape T Transpose Permute Alias Unsqueeze Squeeze Clone Tanh Sigmoid Relu Exp"
+_KEEPING_NAN = frozenset(_NAMES_KEEPING_NAN.split())
 
 
 class Recorder(Protocol):
@@ -414,18 +415,21 @@ class Nonfinite:
             y = results[0]
             # The op saves no input, so its input may have been broken, too. Exp and its like make inf of finite numbers, a root does not.
             if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
-                self._search.candidate, y = self._forward_birth(node, y), None
+                self._search.candidate, result, y = self._unseen_birth(node, y), y, None
         elif y is None and result is not None:
-            if inputs and all(nodes.name_of(other) == nodes.LEAF for other in unknown):
+            is_cause = op == "Div" and "other" in inputs and not describe_x(op, node, ~result.isfinite()).is_ordinary
+            if is_cause or (inputs and all(nodes.name_of(other) == nodes.LEAF for other in unknown)):
                 y = result
             elif self._search.is_computed_again and not inputs and op in KIND_OF:  # all calls up to this op were finite
                 self._search.candidate = self._forward_birth(node, result)
+            elif self._search.candidate and op not in _KEEPING_NAN and bool(result.isnan().any()):  # it was nan before
+                self._search.candidate = self._unseen_birth(node, result)
         if y is not None:
             self._add(self._forward_birth(node, y))
             return
         frontier = self._search.frontier
         for other in unknown:
-            frontier[other] = result if op in _VIEWS else frontier.get(other)
+            frontier[other] = result if op in _KEEPING_NAN else frontier.get(other)
 
     def _forward_birth(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y; None if y is finite."""
@@ -434,6 +438,13 @@ class Nonfinite:
         birth = self._birth(node, y, ())
         birth.is_forward = True
         birth.kind = "half result" if birth.kind == "half" else birth.kind
+        return birth
+
+    def _unseen_birth(self, node: GraphNode, y: Tensor) -> Birth | None:
+        """The birth at a node whose result is y, and whose inputs are not known."""
+        birth = self._forward_birth(node, y)
+        if birth is not None and birth.kind in ("other", "product"):
+            birth.kind = "unseen"
         return birth
 
     def _go_behind(self, node: GraphNode, name: str, value: Tensor) -> None:

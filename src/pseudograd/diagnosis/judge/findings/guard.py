@@ -9,10 +9,9 @@ from ....torch_table.eras import OPEN_ERA, installed_era
 from ....wording import shortened
 from ...count.leaf import Leaf
 from ...records import Finding, Site
+from ...sites import site_of
 from .. import advice
 from .kind import Evidence, Kind
-
-_REMEDY = "Look at what makes the gradient infinite."
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
@@ -56,21 +55,29 @@ def _passes_at_bound(site: Site) -> bool:
     return bool(site.at_bound) and site.eras.get(installed_era(), 0.0) > 0.0 and 0.0 in site.eras.values()
 
 
+def _remedy(site: Site, evidence: Evidence) -> str:
+    """A sentence about the op that made the gradient infinite, with its line if it is known."""
+    births = [] if evidence.nonfinite is None else evidence.nonfinite.births.values()
+    makers = [site_of(birth.tally) for birth in births if birth.tally is not None and birth.upstream & site.upstream]
+    lines = dict.fromkeys(f"{maker.op} at {maker.where}" for maker in makers)
+    return f"Look at what makes the gradient infinite{': ' + ', '.join(lines) if lines else ''}."
+
+
 def _explain(site: Site, finite: list[str], bad: list[str], passes: bool, evidence: Evidence) -> tuple[str, str]:
     """The cause and the next step. finite, bad: the leaves behind the op whose gradients were finite, and those whose were not."""
-    cuts = "this op cuts gradients that are not finite"
+    cuts, remedy = "this op cuts gradients that are not finite", _remedy(site, evidence)
     if not bad:
-        next_step = f"Leave it alone: no override, no pin here. {_REMEDY}"
+        next_step = f"Leave it alone: no override, no pin here. {remedy}"
         if site.at_bound and not passes and len(set(site.eras.values())) > 1 and site.within is None:
             other = "torch up to 2.13 would pass those at the bound"
             next_step += f" {other}; pseudograd.pin_edge({OPEN_ERA!r}) cuts them there, too."
         return f"{cuts}, and {shortened(finite)} got none of them" if finite else cuts, next_step
     yet = f"and yet {shortened(bad)} got gradients that are not finite"
     if not passes:
-        return f"{cuts}, {yet}", f"No override here, which passes more. {_REMEDY}"
+        return f"{cuts}, {yet}", f"No override here, which passes more. {remedy}"
     count = f"{site.at_bound:,} of the arriving gradients stand exactly at a bound"
     cause = f"{count}, where this torch passes them and torch since 2.14 does not, {yet}"
-    return cause, f"{advice.pin(site, OPEN_ERA, evidence)}  {_REMEDY}"
+    return cause, f"{advice.pin(site, OPEN_ERA, evidence)}  {remedy}"
 
 
 KIND = Kind("PG201", order=10, find=_find, protects=True)

@@ -28,7 +28,8 @@ _WHY = {
     "division": "a division by 0, or by a number so small that its inverse or the square of that is too large",
     "log": "the slope of a logarithm is infinite at 0, and below 0 it has no value",
     "arc": "the slope is infinite at the ends of the range of this function, and it has no value outside",
-    "row": "every entry of a row is -inf, so that its softmax is 0 / 0",
+    "row": "every entry of a row is -inf, or one is inf or nan: such a row has no softmax",
+    "unseen": "this op made it, or a value that enters was not finite before: torch keeps nothing here that tells which",
     "factor": "the other factor is not finite here",
     "half result": f"the result is larger than float16 holds: {torch.finfo(torch.float16).max:,.0f}",
     "function": "the backward of this autograd.Function returns it",
@@ -60,10 +61,10 @@ _CLAUSES = {
     ),
 }
 # One number added to the whole diagonal leaves equal values equal.
-_TO_MATRICES = dict.fromkeys(
+_TO_OPS = dict.fromkeys(
     ("LinalgEigh", "LinalgEig", "LinalgSvd"),
     "Use these values alone, not the vectors; or make them differ: x + torch.diag(torch.linspace(0, 1e-3, n)).",
-)
+) | {"CtcLoss": "zero_infinity=True  # of ctc_loss: a target is longer than its input can hold"}
 _OPERATORS: dict[type, str] = {ast.Div: "Div", ast.Mult: "Mul", ast.Pow: "Pow"}
 
 
@@ -224,15 +225,17 @@ def _advise(birth: Birth, expression: str) -> str:
     plain = {
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
         "function": "Let its backward return 0, or a bound, where its slope is infinite.",
-        "matrix": _TO_MATRICES.get(birth.op, "Add a small number to its diagonal, as in x + 1e-4 * torch.eye(n)."),
+        "matrix": "Add a small number to its diagonal, as in x + 1e-4 * torch.eye(n).",
         "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
         "minus infinity": "Leave such entries out of the loss, or mask them with torch.finfo(x.dtype).min in place of -inf.",
         "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",
         "weights": "Before each step, look for the first parameter that is not finite: bool(p.isfinite().all()) is False.",
-        **dict.fromkeys(("other", "entered"), "Print the values that enter here, and their smallest and largest."),
+        **dict.fromkeys(
+            ("other", "entered", "unseen"), "Print the values that enter here, their smallest and largest."
+        ),
     }.get(birth.kind)
     if plain is not None:
-        return plain
+        return _TO_OPS.get(birth.op, plain)
     change = _change_of(birth)
     pasted = _rewrite(expression, birth, change)
     if birth.kind in _CLAUSES:
@@ -250,7 +253,8 @@ def _change_of(birth: Birth) -> Callable[[str], str]:
     if kind == "half result":
         return lambda x: f"{x}.float()"
     if kind == "row":
-        return lambda x: f"{x}.clamp(min={'-6e4' if dtype is torch.float16 else '-1e30'})"
+        limit = "6e4" if dtype is torch.float16 else "1e30"
+        return lambda x: f"{x}.clamp(-{limit}, {limit})"
     if kind == "overflow":
         limit = {torch.float16: 5, torch.float64: 350}.get(dtype, 40)  # a loss squares it
         return lambda x: f"{x}.clamp(max={limit})"
