@@ -89,17 +89,20 @@ def test_a_backward_that_forgets_an_input_has_the_line_of_its_call() -> None:
     assert d.findings[0].next_step.startswith("Return the gradient of that input")
 
 
-def test_a_second_derivative_of_relus_asks_for_a_curvature() -> None:
+@pytest.mark.parametrize("layers", [1, 2])
+def test_a_second_derivative_of_relus_asks_for_a_curvature(layers: int) -> None:
     """As a physics-informed network has it. Followed, the advice works."""
     for activation in (nn.ReLU(), nn.Tanh()):
-        net = nn.Sequential(nn.Linear(2, 8), activation, nn.Linear(8, 1, bias=False))
+        hidden = [layer for _ in range(layers - 1) for layer in (nn.Linear(8, 8), activation)]
+        net = nn.Sequential(nn.Linear(2, 8), activation, *hidden, nn.Linear(8, 1, bias=False))
         x = torch.rand(32, 2, requires_grad=True)
         with diagnose(net) as d:
             (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
             (curve,) = torch.autograd.grad(slope[:, 0].sum(), x, create_graph=True)
             (slope[:, 1] - curve[:, 0]).square().sum().backward()
-        assert starved(d) == (["0.bias"] if isinstance(activation, nn.ReLU) else [])
-        assert ["curvature" in finding.next_step for finding in d.findings] == [True] * len(d.starved)
+        biases = [f"{2 * layer}.bias" for layer in range(layers)]
+        assert starved(d) == (biases if isinstance(activation, nn.ReLU) else [])
+        assert ["curvature" in finding.next_step for finding in d.findings] == [True] * bool(d.starved)
 
 
 class Gated(nn.Module):

@@ -232,12 +232,20 @@ class Starving:
         cause = self._recorder.zeros.cause(mask, self._sites, site_of)
         if cause is not None:
             return cause
+        linear = None if leaf.has_hooks else self._second_derivative_of_relu(mask)
+        if linear is not None:
+            return linear, "the loss depends on it through a second derivative of a relu, which is 0"
         where = OWN_HOOK if leaf.has_hooks else "this run does not show where"
         return None, f"the gradient becomes 0 on its way back, and {where}"
 
     def _sites_to_loss(self, mask: int) -> list[Site]:
         """The ops between this leaf and a loss at which a gradient arrived; the op nearest to the leaf comes last."""
         return [site for site in self._sites if site.upstream & mask and site.arrived]
+
+    def _second_derivative_of_relu(self, mask: int) -> Site | None:
+        """The relu nearest to this leaf in a backward that became a part of the graph."""
+        sites = (site for site in self._sites_to_loss(mask)[::-1] if site.is_second_order)
+        return next((site for site in sites if site.op in ("thresholdBackward", "leakyReluBackward")), None)
 
     def _nearest_full_cut(self, mask: int) -> Site | None:
         """The op nearest to this leaf that cuts all of the gradient that arrives at the op."""

@@ -253,8 +253,8 @@ def _change_of(birth: Birth) -> Callable[[str], str]:
     if kind == "half result":
         return lambda x: f"{x}.float()"
     if kind == "row":
-        limit = "6e4" if dtype is torch.float16 else "1e30"
-        return lambda x: f"{x}.clamp(-{limit}, {limit})"
+        end = "6e4" if dtype is torch.float16 else "1e30"
+        return lambda x: f"{x}.clamp(-{end}, {end})"
     if kind == "overflow":
         limit = {torch.float16: 5, torch.float64: 350}.get(dtype, 40)  # a loss squares it
         return lambda x: f"{x}.clamp(max={limit})"
