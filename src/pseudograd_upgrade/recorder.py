@@ -58,20 +58,24 @@ class Recorder(Subscriber):
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.noted = Errors()
-        self.step = 1
-        self.is_on = schedule.has(1)
-        self.steps: dict[int, list[Event]] = {}
-        self.losses: list[list[float]] = []
+        self.start()
         self._locations = frames.Locations()
         self._origins: dict[object, Origin] = {}
         self._ranges = _Ranges()
         self._thread = threading.get_ident()
+        self.is_ended = False  # after the last step of the schedule
+        self.has_unheard = False  # calls since the last backward that this schedule leaves out
+
+    def start(self) -> None:
+        """Begin with the first step, without events."""
+        self.step = 1
+        self.is_on = self.schedule.has(1)
+        self.steps: dict[int, list[Event]] = {}
+        self.losses: list[list[float]] = []
         # Backwards of all threads add events. So each event has its own digests, and one assignment exchanges the list.
         self._events: list[tuple[Origin, str, list[tuple[str, digests.Digest]]]] = []
         self._digests = 0  # in these events
         self._depth = 0  # of backwards that run inside each other
-        self.is_ended = False  # after the last step of the schedule
-        self.has_unheard = False  # calls since the last backward that this schedule leaves out
         self.full_step: int | None = None  # the first step with events that no digest was taken of
 
     # --- events ---------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _MOST_LOCATIONS = 5_000  # with more, all are forgotten at the next test
-# The attributes of a recorder that belong to one part.
+# The attributes that `Recorder.start` sets: those of one part.
 _STATE = ("step", "is_on", "steps", "losses", "_events", "_digests", "_depth", "full_step")
 
 
@@ -38,9 +38,7 @@ class SuiteRecorder(Recorder):
         if len(self._origins) > _MOST_LOCATIONS:
             self._locations, self._origins = Locations(), {}
         self._outer.append({name: getattr(self, name) for name in _STATE})
-        self.step, self.is_on, self.steps, self.losses = 1, self.schedule.has(1), {}, []
-        self._depth, self.full_step = 0, None
-        self._drop_events()
+        self.start()
         self._ranges.start_afresh()
 
     def end_part(self, test: str) -> bytes | None:

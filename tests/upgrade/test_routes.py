@@ -113,21 +113,6 @@ for _ in range(2):
     criterion(net(x), x.argmax(1) % 4).backward()
     optimiser.step()
 """
-AUTOCAST = """\
-import torch
-torch.set_num_threads(1)
-from torch import nn
-
-net = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 8))
-run = torch.compile(net)
-optimiser = torch.optim.AdamW(net.parameters(), 1e-3)
-for _ in range(8):
-    with torch.autocast("cpu", torch.bfloat16):
-        out = run(torch.randn(64, 32))
-    optimiser.zero_grad()
-    out.float().square().mean().backward()
-    optimiser.step()
-"""
 # Each of the two stands in the table of kinks, among those in which routes differ.
 KINK = "F.multi_margin_loss(scores, y, margin=0.0)" if installed_version() < (2, 14) else "scores.quantile(0.5)"
 KINK_LINE = "train.py:13  step 1, backward of " + ("multi_margin_loss" if "margin" in KINK else "quantile")
@@ -171,16 +156,6 @@ def test_modules_of_torch_and_losses_are_compiled_too(capfd: pytest.CaptureFixtu
     assert status == 1, out + err
     assert "train.py:9  step 1, backward of multi_margin_loss" in out, out
     assert LEFT_OUT in out
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("own_process")
-def test_a_difference_that_a_compiler_rounds_to_16_bits_is_no_other_op(capfd: pytest.CaptureFixture[str]) -> None:
-    """With one thread, as this program sets it, layer_norm is the op that differs."""
-    status, out, err = ask(capfd, "eager,inductor", AUTOCAST)
-    assert status == 1, out + err
-    assert ": not known, it computes in 16 bits; " in out
-    assert "next: ask again in float32, with autocast off" in out
 
 
 @pytest.mark.program

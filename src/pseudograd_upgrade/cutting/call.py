@@ -15,17 +15,6 @@ from torch.overrides import resolve_name
 from ..recording import BACKWARD
 
 FUNCTION, METHOD = "function", "method"  # the form of a call
-_OPERATORS = {
-    "__getitem__": "{0}[{1}]",
-    "__rsub__": "{1} - {0}",
-    "__pow__": "{0} ** {1}",
-    "__rpow__": "{1} ** {0}",
-    "__rdiv__": "{1} / {0}",
-    "__rtruediv__": "{1} / {0}",
-    "__matmul__": "{0} @ {1}",
-    "__rmatmul__": "{1} @ {0}",
-    "__neg__": "-{0}",
-}
 _IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
 _MOST_LINES, _LONGEST_LINE = 10, 120
 _ATEN = (type(torch.ops.aten.clamp), type(torch.ops.aten.clamp.default))
@@ -99,8 +88,6 @@ class Call:
         attribute = re.fullmatch(r"torch\.Tensor\.(\w+)\.__get__", self.name)
         if attribute:
             call = f"y = {args[0]}.{attribute[1]}"
-        elif self.name in _OPERATORS:
-            call = "y = " + _OPERATORS[self.name].format(*(f"({arg})" if arg.startswith("-") else arg for arg in args))
         else:
             function = f"{args.pop(0)}.{self.name}" if self.form == METHOD else self.name
             call = f"y = {function}({', '.join([*args, *named])})"

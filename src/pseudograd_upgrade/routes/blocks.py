@@ -46,8 +46,9 @@ class BlockRecorder(Recorder):
             super()._attach_all(new_nodes, location)
 
     def on_backward(self, roots: Any, grads: object, inputs: object) -> Callable[[object], object]:
-        """Ignore the backward of a compiler, whose tensors have no values."""
-        return bool if any(map(is_opaque, roots)) else super().on_backward(roots, grads, inputs)
+        if any(map(is_opaque, roots)):  # the backward of a compiler, whose tensors have no values
+            return lambda result: None
+        return super().on_backward(roots, grads, inputs)
 
     def next_node(self) -> int:
         if self._ranges.may_hide_some():

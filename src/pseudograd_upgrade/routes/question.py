@@ -96,6 +96,10 @@ def _may_be_tie(first: Difference) -> bool:
 
 class BetweenCompilers(Question):
     roundings = ROUNDINGS_COMPILED
+    # Runs in which each line is compiled alone: their steps, the eager one, and the eager one with sums in another order.
+    cut_steps: Schedule
+    eager: Recording
+    noise: Recording
 
     def _list_notes(self) -> list[str]:
         raw = (self.old.raw, self.new.raw)
@@ -107,26 +111,25 @@ class BetweenCompilers(Question):
 
     def explain_difference(self, comparison: Comparison, first: Difference) -> Answer:
         """Name the lines of the block without whose compilation the program trains as in eager mode."""
-        window = Schedule(0, 0, (1 if first.step <= _FIRST_STEPS else first.step - 1, first.step))
-        old_cut, new_cut = (python.but(is_cut=True) for python in (self.old_python, self.new_python))
-        eager = self.runner.run(old_cut, window)
-        noise = self.runner.run(old_cut.but(has_other_order=True), window)
-        if compare_events(self.old, eager, self.noises, self.roundings).first is not None:
+        self.cut_steps = Schedule(0, 0, (1 if first.step <= _FIRST_STEPS else first.step - 1, first.step))
+        self.eager = self._run_cut(self.old_python)
+        self.noise = self._run_cut(self.old_python.but(has_other_order=True))
+        if compare_events(self.old, self.eager, self.noises, self.roundings).first is not None:
             why = "what Dynamo captures of the code differs already where nothing of it is compiled"
             step = "look for torch.compiler.is_compiling(), and for Python in there that depends on values"
             return self.make_answer(OTHER_OP, comparison, [why], [step])
         out: list[str] = []
         named: Comparison | None = None
         while len(out) < _MOST_LINES:
-            cut = self.runner.run(new_cut.but(out=tuple(out)), window)
-            inner = compare_events(eager, cut, [noise], self.roundings)
+            cut = self._run_cut(self.new_python.but(out=tuple(out)))
+            inner = compare_events(self.eager, cut, [self.noise], self.roundings)
             if cut.status or inner.first is None or inner.first.old.origin.where in ("?", *out):
                 break
             named = named or inner
             out.append(inner.first.old.origin.where)
             left = self.runner.run(self.new_python.but(out=tuple(out)), self.schedule)
             if left.status == 0 and self.trains_as_old(left):
-                return self._explain_lines(named, out, left, eager, noise, window)
+                return self._explain_lines(named, out, left)
         named = named or comparison
         assert named.first is not None
         why = f"apart by {named.first.distance:.1e} there"
@@ -134,29 +137,24 @@ class BetweenCompilers(Question):
             why += "; no line that was left out of what is compiled mends it"
         elif cut.status == 0 and inner.first is None:
             why += "; where each line is compiled alone, none differs"
-        if computes_in_16_bits(eager):
+        if computes_in_16_bits(self.eager):
             return self._answer_16_bits(named, why)
         step = "it may come from how the compiler joins lines: leave out more of it with @torch.compiler.disable"
         return self.make_answer(OTHER_OP, named, [why], [step])
 
-    def _explain_lines(
-        self,
-        named: Comparison,
-        out: Sequence[str],
-        left: Recording,
-        eager: Recording,
-        noise: Recording,
-        window: Schedule,
-    ) -> Answer:
-        """left: the run that does not compile these lines. eager, noise: eager mode line by line, and with sums in another order."""
+    def _run_cut(self, python: Interpreter) -> Recording:
+        return self.runner.run(python.but(is_cut=True), self.cut_steps)
+
+    def _explain_lines(self, named: Comparison, out: Sequence[str], left: Recording) -> Answer:
+        """left: the run that does not compile these lines."""
         assert named.first is not None
         scope = "this line" if len(out) == 1 else ", ".join(out)
         why = [f"{scope} left out of what is compiled, {explain_equality(self.old, left)}"]
         # A line that is not compiled rounds to 16 bits again.
-        if computes_in_16_bits(eager) and named.first.distance <= LARGEST_ROUNDING:
+        if computes_in_16_bits(self.eager) and named.first.distance <= LARGEST_ROUNDING:
             return self._answer_16_bits(named, why[0])
         steps = [f"put what {' and '.join(out)} calls into a function under @torch.compiler.disable"]
-        is_kink = named.first.old.origin.kind == BACKWARD and self._is_at_kink(noise, window, out)
+        is_kink = named.first.old.origin.kind == BACKWARD and self._is_at_kink(out)
         if is_kink:
             why.append("its inputs moved off the point at which they stand, it has the same gradient on both routes")
         else:
@@ -165,13 +163,12 @@ class BetweenCompilers(Question):
         why.append(self.compare_last_losses(left, "left out"))
         return self.make_answer(CONVENTION if is_kink else OTHER_OP, named, why, steps)
 
-    def _is_at_kink(self, noise: Recording, window: Schedule, lines: Sequence[str]) -> bool:
+    def _is_at_kink(self, lines: Sequence[str]) -> bool:
         """Are the gradients of these lines equal on both routes if their inputs are moved a little?"""
-        pythons = (python.but(is_cut=True, moved=tuple(lines)) for python in (self.old_python, self.new_python))
-        old, new = (self.runner.run(python, window) for python in pythons)
+        old, new = (self._run_cut(python.but(moved=tuple(lines))) for python in (self.old_python, self.new_python))
         if old.status or new.status:
             return False
-        old, new, noise = (_select_lines(run, lines) for run in (old, new, noise))
+        old, new, noise = (_select_lines(run, lines) for run in (old, new, self.noise))
         return compare_events(old, new, [noise], self.roundings).first is None
 
     def _answer_16_bits(self, comparison: Comparison, why: str) -> Answer:
