@@ -10,7 +10,7 @@ import functools
 import importlib
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from operator import methodcaller
 from typing import Any, NamedTuple, TypeVar
@@ -336,16 +336,6 @@ checkpoint_frame = _find(
 )
 # Identifies the stream of this thread on a CUDA device, given by its number, in a tenth of the time that a torch.cuda.Stream takes.
 stream_key: Callable[[int], object] = getattr(torch._C, "_cuda_getCurrentStream", torch.cuda.current_stream)
-foreach_norm: Callable[..., Sequence[Tensor]] = _find(
-    "torch._foreach_norm",
-    "diagnose measures parameters on a device one after the other",
-    lambda values, order, dtype: [torch.linalg.vector_norm(value, order, dtype=dtype) for value in values],
-)
-foreach_sign: Callable[[Sequence[Tensor]], Sequence[Tensor]] = _find(
-    "torch._foreach_sign",
-    "diagnose measures parameters on a device one after the other",
-    lambda values: [value.sign() for value in values],
-)
 foreach_clamp_min_ = _find("torch._foreach_clamp_min_", "optim clips one parameter after the other", None)
 foreach_clamp_max_ = _find("torch._foreach_clamp_max_", "optim clips one parameter after the other", None)
 fused_nn = _find("torch._C._nn", "its functions keep torch's rule under override", None)

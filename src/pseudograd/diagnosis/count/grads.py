@@ -49,13 +49,15 @@ class MatchedGradients:
 
     @cached_property
     def cut(self) -> Tensor | None:
-        """The elements of which nothing leaves towards any input; None if all leave, because it is the same memory."""
+        """What arrived where nothing leaves towards any input, and 0 elsewhere; None if all leave, because it is the same memory."""
         if any(left.data_ptr() == self.arrived.data_ptr() for left in self.left):
             return None
-        cut = self.arrived != 0
-        for left in self.left:
-            cut = cut & (left == 0)
-        return cut
+        if not self.left:
+            return self.arrived
+        stays = self.left[0] == 0
+        for left in self.left[1:]:
+            stays = stays & (left == 0)
+        return torch.where(stays, self.arrived, 0)
 
     def elsewhere(self, cut: Number) -> Sums:
         """The count ELSEWHERE, if something was cut."""
@@ -73,9 +75,11 @@ def count(
     by the sign of the gradient, and how much of the cut leads back inside, if that can be known: see `has_sides`.
     """
     grads = MatchedGradients.match(leaving, arriving)
-    if grads is None:
-        return None
-    sums = _count(grads, is_full, bounds_of(grads, saved))
+    return None if grads is None else count_matched(grads, may_move, is_full, bounds_of(grads, saved))
+
+
+def count_matched(grads: MatchedGradients, may_move: bool, is_full: bool, bounds: Bounds = (None, None, None)) -> Sums:
+    sums = _count(grads, is_full, bounds)
     if may_move:
         sums |= _count_moved(grads, sums, is_full)
     return sums | grads.elsewhere(sums["cut"])
@@ -124,10 +128,9 @@ def _count(grads: MatchedGradients, is_full: bool, bounds: Bounds) -> Sums:
     sums: Sums = {"elements": grad.numel(), "arrived": torch.count_nonzero(grad)}
     sums["cut"] = 0 if cut is None else torch.count_nonzero(cut)
     if is_full:
-        magnitude, wide = grad.abs(), _wide(grad)
-        sums["magnitude"] = magnitude.sum(dtype=wide)
-        sums["cut_magnitude"] = 0 if cut is None else torch.where(cut, magnitude, 0).sum(dtype=wide)
-        sums["nonfinite"] = torch.count_nonzero(~grad.isfinite())
+        sums["magnitude"] = _magnitude(grad)
+        sums["cut_magnitude"] = 0 if cut is None else _magnitude(cut)
+        sums["nonfinite"] = torch.count_nonzero(grad * 0)  # inf * 0 is nan, which is not 0
     return {**{name: _number(value) for name, value in sums.items()}, **sides}
 
 
@@ -148,15 +151,17 @@ def _count_moved(grads: MatchedGradients, sums: Sums, is_full: bool) -> Sums:
         return {}
     moved: Sums = {"cut": lost * (lost > 0)}
     if is_full:
-        magnitude = sums["magnitude"] - _number(sum(other.abs().sum(dtype=_wide(other)) for other in grads.left))
+        magnitude = sums["magnitude"] - _number(sum(map(_magnitude, grads.left)))
         moved["cut_magnitude"] = magnitude * (magnitude > 0) * (lost > 0)
     if not isinstance(is_moved, Tensor):
         return moved
     return {name: torch.where(is_moved, value, sums[name]) for name, value in moved.items()}
 
 
-def _wide(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.is_cpu else torch.float32
+def _magnitude(grad: Tensor) -> Tensor:
+    """The sum of |grad|."""
+    wide = torch.float64 if grad.is_cpu else torch.float32
+    return torch.linalg.vector_norm(grad, 1, dtype=torch.promote_types(grad.dtype, wide))
 
 
 # --- the region of x --------------------------------------------------------------------------------------------------
@@ -188,7 +193,7 @@ def _count_sides(grads: MatchedGradients, x: Tensor, low: Bound, high: Bound) ->
     at, up, down = at_low | at_high, grad < 0, grad > 0  # up: a descent step raises x
     back = ((below | at_low) & up) | ((above | at_high) & down)
     sums: Sums = {
-        "recoverable": 0 if cut is None else torch.count_nonzero(back & cut),
+        "recoverable": 0 if cut is None else torch.count_nonzero(back & (cut != 0)),
         "at_bound": torch.count_nonzero(at & (grad != 0)),
     }
     for sign, signed in (("-", up), ("+", down)):

@@ -118,13 +118,9 @@ class Sizes:
         return self._series.is_wanted
 
     def add(self, grad: Tensor) -> None:
-        norm, zeros = _norm(grad), None
+        norm = norm_of(grad)
         self._squares = self._squares + norm * norm
-        if self._series.is_wanted and not grad.is_sparse:
-            values = view_of_sample(local(grad))
-            count = torch.count_nonzero(values)
-            zeros = 1.0 - (int(count) if count.is_cpu else count) / max(values.numel(), 1)
-        self._note(norm, zeros)
+        self._note(norm, share_of_zeros(grad) if self.is_wanted and not grad.is_sparse else None)
 
     def add_by_kernel(self, grad: Tensor, had_gradient: Tensor | None) -> int:
         """Add a gradient that the kernel can square, and mark its entries in `had_gradient`. Returns the result of `Squares.add`."""
@@ -166,7 +162,14 @@ class Sizes:
         return math.sqrt(squares / self.count) if self.count else 0.0
 
 
-def _norm(grad: Tensor) -> Number:
+def share_of_zeros(grad: Tensor) -> Number:
+    """The share of zeros in a sample of the gradient."""
+    values = view_of_sample(local(grad))
+    count = torch.count_nonzero(values)
+    return 1.0 - (int(count) if count.is_cpu else count) / max(values.numel(), 1)
+
+
+def norm_of(grad: Tensor) -> Number:
     grad = grad._values() if grad.is_sparse else local(grad)
     norm = torch.linalg.vector_norm(grad, dtype=torch.float32 if grad.dtype in HALF_PRECISION else None)
     if not norm.is_cpu:

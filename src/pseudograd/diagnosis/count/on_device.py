@@ -1,7 +1,7 @@
 """What a diagnosis counts on a device: in few launches, and nothing is read before a report asks, or the memory for it is full.
 
 Imported where a gradient is on a device. Each call of a node gets a row of numbers there; a few calls are measured together.
-One file, as the kernel and the calls of torch that replace it fill the same rows.
+The kernel fills the rows; `grads.count` fills those of calls that no kernel serves.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from ...kernels import bits
-from ...torch_table.private import foreach_norm, foreach_sign, stream_key
-from .grads import ELSEWHERE, Gradients, MatchedGradients
+from ...torch_table.private import stream_key
+from .grads import ELSEWHERE, Gradients, MatchedGradients, count_matched
 from .leaf import is_recorded
+from .norms import norm_of, share_of_zeros
 
 if TYPE_CHECKING:
     from .leaf import Leaf
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 _ROWS = 2**14  # calls whose numbers lie on a device; more of them are read
 _MOST_CALLS = 15  # that are measured together
 _MOST_BYTES = 2**26  # of gradients that are kept for it
-_EXACT_IN_FLOAT32 = 2**24
 # As kernels.h has them: kinds of an entry, and how many of them are measured at once.
 _CALL, _ELSEWHERE, _SQUARES, _MOST_LEFT, _MOST_ENTRIES = 0, 1, 2, 3, 56
 # the columns of a row, as measures.cu has them
@@ -48,11 +48,7 @@ def _kernel_for(device: torch.device) -> Callable[[list[Tensor], list[int], Tens
 
 
 class _Call(NamedTuple):
-    """What arrived at a node, what left in its shape, and what left in others."""
-
-    grad: Tensor
-    left: list[Tensor]
-    others: list[Tensor]
+    grads: MatchedGradients
     may_move: bool  # may its elements have moved?
 
 
@@ -107,19 +103,14 @@ class Ledger:
             return Rows(self, self._count - 1, may_move)
 
     def add(self, number: int, grads: MatchedGradients, may_move: bool) -> None:
-        grad, left = grads.arrived, grads.left
-        memory = grad.data_ptr()
-        for other in left:
-            if other.data_ptr() == memory:
-                left = [grad]  # all of it leaves
-                break
+        grad = grads.arrived
         with self._lock:
             if self.device.type == "cuda" and (key := stream_key(self.device.index)) != self._stream_key:
                 self._stream_key = key
                 self._go_to(torch.cuda.current_stream(self.device))
             self._calls.append((number, grad.numel(), may_move))
-            self.waiting.append(_Call(grad, left, [other.detach() for other in grads.others], may_move))
-            self._bytes += grad.nbytes * (1 + len(left))
+            self.waiting.append(_Call(grads, may_move))
+            self._bytes += grad.nbytes * (1 + len(grads.left))
             if not self.may_wait or len(self.waiting) >= _MOST_CALLS or self._bytes > _MOST_BYTES:
                 self.flush()
 
@@ -145,10 +136,12 @@ class Ledger:
             if self._rows is None:
                 self._rows = torch.zeros(_ROWS, len(_COLUMNS), dtype=self._dtype, device=self.device)
             first = len(self._calls) - len(calls)
-            rest = self._measure_by_kernel(calls, first)
-            parts = [(0, len(calls))] if len(rest) == len(calls) else [(number, number + 1) for number in rest]
-            for start, end in parts:
-                self._rows[first + start : first + end] = _measure(calls[start:end], self.is_full, self._dtype)
+            for number in self._measure_by_kernel(calls, first):
+                sums = count_matched(*calls[number], is_full=self.is_full)
+                for column, name in enumerate(_COLUMNS):
+                    value = sums.get(name, 0)
+                    if isinstance(value, Tensor) or value:
+                        self._rows[first + number, column] = value
             if len(self._calls) > _ROWS - _MOST_CALLS:
                 self._fold()
 
@@ -160,7 +153,8 @@ class Ledger:
         entries: list[int] = []
         numbers: list[int] = []  # of the call, by entry
         rest: set[int] = set()
-        for number, (grad, left, others, _) in enumerate(calls):
+        for number, (grads, _) in enumerate(calls):
+            grad, left, others = grads.arrived, grads.left, grads.others
             if len(left) > _MOST_LEFT or len(entries) + 1 + len(others) > _MOST_ENTRIES:
                 rest.add(number)
                 continue
@@ -196,7 +190,7 @@ class Ledger:
         numbers, figures = self._add_squares(sizes, rows[:, 0]), Figures(rows[:, :2])
         for number, (size, grad) in enumerate(zip(sizes, grads, strict=True)):
             norm = Later(partial(_root, figures, number))
-            share = Later(partial(_share_of_zeros, figures, number, 1, grad.numel()))
+            share = Later(partial(_share_of_zeros, figures, number, grad.numel()))
             size.add_there(norm, share, partial(self._read_squares, numbers[number]))
         return True
 
@@ -223,16 +217,11 @@ class Ledger:
     def _add_sizes(self, sizes: Sequence[Sizes], grads: Sequence[Tensor]) -> None:
         if self._add_sizes_by_kernel(sizes, grads):
             return
-        norms = torch.stack(_norm_each(grads, 2)).to(self._dtype)
-        numbers = self._add_squares(sizes, norms * norms)
-        figures, wanted = Figures(norms), [number for number, size in enumerate(sizes) if size.is_wanted]
-        counts = Figures(_count_each([grads[number] for number in wanted])) if wanted else None
-        places = {number: place for place, number in enumerate(wanted)}
-        for number, size in enumerate(sizes):
-            norm, share, place = Later(partial(figures.at, number)), None, places.get(number)
-            if counts is not None and place is not None:
-                share = Later(partial(_share_of_zeros, counts, place, 0, grads[number].numel(), norm))
-            size.add_there(norm, share, partial(self._read_squares, numbers[number]))
+        norms = torch.stack([torch.as_tensor(norm_of(grad)) for grad in grads]).to(self._dtype)
+        numbers, figures = self._add_squares(sizes, norms * norms), Figures(norms)
+        for number, (size, grad) in enumerate(zip(sizes, grads, strict=True)):
+            share = share_of_zeros(grad) if size.is_wanted else None
+            size.add_there(Later(partial(figures.at, number)), share, partial(self._read_squares, numbers[number]))
 
     def _read_squares(self, number: int) -> float:
         return float(self._squares[number])
@@ -295,79 +284,6 @@ def _root(squares: Figures, place: int) -> float:
     return math.sqrt(squares.at(place))
 
 
-def _share_of_zeros(counts: Figures, place: int, column: int, elements: int, norm: Later | None = None) -> float:
-    """counts: of the other entries. norm: given where torch counted signs, as that of what is not a number is 0."""
-    return 1 - counts.at(place, column) / elements if norm is None or math.isfinite(float(norm)) else math.nan
-
-
-def _count_each(grads: Sequence[Tensor]) -> Tensor:
-    """The numbers of entries that are not 0."""
-    counts: list[Tensor] = []
-    group: list[Tensor] = []
-    for number, grad in enumerate(grads, 1):
-        group.append(grad)
-        if number == len(grads) or sum(other.nbytes for other in group) > _MOST_BYTES:
-            counts += _norm_each(foreach_sign(group), 1)
-            group = []
-    return torch.stack(counts)
-
-
-def _norm_each(values: Sequence[Tensor], order: int) -> list[Tensor]:
-    norms: list[Tensor] = [values[0]] * len(values)
-    for dtype in {value.dtype for value in values}:
-        numbers = [number for number, value in enumerate(values) if value.dtype is dtype]
-        wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else None
-        for number, norm in zip(
-            numbers, foreach_norm([values[number] for number in numbers], order, wide), strict=True
-        ):
-            norms[number] = norm
-    return norms
-
-
-def _measure(calls: Sequence[_Call], is_full: bool, dtype: torch.dtype) -> Tensor:
-    """The rows of some calls."""
-    numbers = [number for call in calls for number in _measure_call(call, is_full)]
-    nothing = next((number for number in numbers if isinstance(number, Tensor)), None)
-    assert nothing is not None, "each call has what arrived"
-    nothing = torch.zeros_like(nothing) if None in numbers else nothing
-    return torch.stack([nothing if number is None else number for number in numbers]).to(dtype).view(len(calls), -1)
-
-
-def _measure_call(call: _Call, is_full: bool) -> tuple[Tensor | None, ...]:
-    grad, left, others, may_move = call
-    cut: Tensor | None = grad
-    if left and left[0] is grad:
-        cut = None
-    elif left:
-        stays = left[0] == 0
-        for other in left[1:]:
-            stays = stays & (other == 0)
-        cut = torch.where(stays, grad, 0)
-    leaves: Tensor | None = None
-    if may_move and cut is not None and left:
-        leaves = left[0] if len(left) == 1 else ~stays
-    arrived, gone = _count(grad), None if cut is None else _count(cut)
-    elsewhere = [_count(other) for other in others if other.numel()]
-    counts = (arrived, gone, None if leaves is None else _count(leaves))
-    where = None if cut is None or not elsewhere else sum(elsewhere[1:], elsewhere[0])
-    if not is_full:
-        return (*counts, None, where, None, None, None)
-    sizes = [] if leaves is None else [_size(other) for other in left]
-    left_size = sum(sizes[1:], sizes[0]) if sizes else None
-    return (*counts, _count(grad * 0), where, _size(grad), None if cut is None else _size(cut), left_size)
-
-
-def _count(values: Tensor) -> Tensor:
-    """The number of entries that are not 0, in float32."""
-    if values.numel() >= _EXACT_IN_FLOAT32 or not (values.is_floating_point() or values.is_complex()):
-        return torch.count_nonzero(values).float()
-    return _norm(values, 0)
-
-
-def _size(values: Tensor) -> Tensor:
-    return _norm(values, 1)
-
-
-def _norm(values: Tensor, order: int) -> Tensor:
-    wide = torch.float32 if values.dtype in (torch.float16, torch.bfloat16) else None
-    return torch.linalg.vector_norm(values, order, dtype=wide)
+def _share_of_zeros(counts: Figures, place: int, elements: int) -> float:
+    """counts: of the squares, and of the entries that are not 0."""
+    return 1 - counts.at(place, 1) / elements
