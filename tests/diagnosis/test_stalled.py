@@ -108,7 +108,7 @@ def test_a_stall_has_its_share_its_cause_and_advice_that_works() -> None:
     # The advice, pasted.
     net = nn.Linear(2, 2).bfloat16()
     line, then = finding.next_step.split("#")
-    exec(line, {"model": net})
+    exec(line, {"net": net})
     assert net.weight.dtype is FULL
     context = re.search(r"torch\.autocast\(.*\)", then)
     assert context is not None

@@ -133,22 +133,26 @@ class Leaves:
     def find_names(self, backwards: int) -> None:
         """Name new leaves while modules and variables are alive. Ever less often, because the search reads all objects of Python."""
         is_due = is_power_of_two(backwards)
-        if self._without_variable and (is_due or self._searches < _SEARCHES_OF_EACH_STEP):
-            self._searches += 1
-            self.name_by_variables(depth=2)
         if self._has_new_parameters and is_due:
             self._has_new_parameters = False
             self.name_all()
+        if is_due or (self._without_variable and self._searches < _SEARCHES_OF_EACH_STEP):
+            self._searches += 1
+            self.name_by_variables(depth=2)
 
     def name_by_variables(self, depth: int) -> None:
-        """Give leaves the names of the program's variables that hold them, as seen from the frame `depth` above."""
+        """Give leaves and nets the names of the program's variables that hold them, as seen from the frame `depth` above."""
+        owners = self.names.without_variable()
         leaves = {id(tensor): leaf for leaf in self._without_variable if (tensor := leaf.tensor()) is not None}
-        if not leaves:
+        if not (leaves or owners):
             self._without_variable.clear()
             return
-        from ...listen.variables import names_in_program  # few programs have such leaves
+        from ...listen.variables import names_in_program  # it loads `dis` and `inspect`
 
-        for key, name in names_in_program(leaves, depth + 1).items():
+        for key, name in names_in_program({*leaves, *owners}, depth + 1).items():
+            if key in owners:
+                owners[key].variable = name
+                continue
             leaf = leaves.pop(key)
             leaf.variable, leaf.namesakes = name, self._variables[name]
             self._variables[name] += 1

@@ -22,6 +22,7 @@ class Owner:
         self.module = weakref.ref(module)
         self.kind = type(module).__name__
         self.is_given = is_given
+        self.variable = ""  # its name in the program, if it is known
 
 
 class Names:
@@ -71,6 +72,11 @@ class Names:
                 if isinstance(module, nn.Sequential):
                     self._chained.setdefault(leaf, set()).add(position)
                 module = children_of(module).get(part) if isinstance(module, nn.Module) else None
+
+    def without_variable(self) -> dict[int, Owner]:
+        """The owners without a known name in the program, by the ids of their modules."""
+        modules = [(owner.module(), owner) for owner in self._owners if not owner.variable]
+        return {id(module): owner for module, owner in modules if module is not None}
 
     def label(self, owner: Owner) -> str:
         """The class of a module, with a number where several modules of that class have parameters."""

@@ -31,7 +31,9 @@ class Unheld:
 
     def __init__(self) -> None:
         self.containers: dict[Leaf, Container] = {}
-        self.variables: dict[object, str] = {}  # the variables of the program, by the net, or by the id of an optimiser
+        self.variables: dict[
+            int, str
+        ] = {}  # the variables of the program that hold optimisers, by the id of the optimiser
         self.alone: set[Owner] = set()  # nets without a child that has parameters, as the module of a loss
         # of a leaf: the modules around it, from outside inwards, each by its class and the attribute that leads to the leaf
         self.attributes: dict[Leaf, dict[tuple[type[nn.Module], str], None]] = {}
@@ -87,6 +89,8 @@ class Unheld:
         owners = {owner for leaf in wanted.values() if (owner := owner_of(leaf)) is not None}
         nets = {id(module): owner for owner in owners if (module := owner.module()) is not None}
         names = names_in_program({*nets, *optimizers}, 4)
+        for key in nets.keys() & names.keys():
+            nets[key].variable = names[key]
         for owner in nets.values():
             module = owner.module()
             for part in module.modules() if module is not None else ():
@@ -98,8 +102,7 @@ class Unheld:
                 continue
             if all("." not in name for name, _ in module.named_parameters()):
                 self.alone.add(owner)
-        for key, name in names.items():
-            self.variables[nets.get(key, key)] = name
+        self.variables |= names
 
 
 def _items(value: object, depth: int = 2) -> Iterator[object]:

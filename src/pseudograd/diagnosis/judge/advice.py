@@ -133,8 +133,8 @@ def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
     name = leaf.variable if leaf.variable and not leaf.namesakes else "parameter"
     owner, of_owner = evidence.leaves.names.owner_of(leaf), ""
     if owner is not None:
-        name = f"model.get_parameter({evidence.leaves.names.path_of(leaf)!r})"
-        of_owner = f" of the {owner.kind} `model`"
+        name = f"{owner.variable or 'model'}.get_parameter({evidence.leaves.names.path_of(leaf)!r})"
+        of_owner = "" if owner.variable else f" of the {owner.kind} `model`"
     optimiser = next((optimiser for optimiser in evidence.recorder.optimisers.all if leaf in optimiser.leaves), None)
     of = "optimizer" if optimiser is None else optimiser.name or name_of_optimiser(expression_at(optimiser.location))
     return f"pseudograd.optim.project({of}, {{{name}: ({value.pair})}})  # once, after the optimizer{of_owner} was made"

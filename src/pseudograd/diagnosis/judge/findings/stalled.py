@@ -87,13 +87,19 @@ def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evi
         f"{percent(share)} of the {sampled}entries that have a gradient never moved in {steps}: "
         f"{shortened([parameter.name for parameter in parameters])}{beside}",
         f"the weights are {kind}: a step smaller than half the distance to the next number is rounded away{of_it}",
-        _advise(dtype, parameters[0].device.type, median, bool(moving)),
+        _advise(dtype, parameters[0].device.type, median, bool(moving), _net_of(parameters[0].name, evidence)),
         share=share,
         is_muted=evidence.deliberate.location(location),
     )
 
 
-def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: bool) -> str:
+def _net_of(name: str, evidence: Evidence) -> str:
+    """The variable that holds the net of a parameter."""
+    owners = [evidence.leaves.names.owner_of(leaf) for _, leaf in evidence.leaves if leaf.name == name]
+    return next((owner.variable for owner in owners if owner is not None), "") or "model"
+
+
+def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: bool, net: str) -> str:
     """The next step. It is no larger rate for all, if other parameters move at the present one."""
     larger = "a larger rate" if median is None else f"a rate {1 / max(median, 1e-9):,.0f} times as large"
     if dtype in (torch.float32, torch.float64):
@@ -101,7 +107,7 @@ def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: 
         return f"Give {group} {larger}."
     kind = str(dtype).removeprefix("torch.")
     return (
-        f"model.float()  # before the optimizer is made; then the forward under torch.autocast({device!r}, torch.{kind}). "
+        f"{net}.float()  # before the optimizer is made; then the forward under torch.autocast({device!r}, torch.{kind}). "
         f"Or an optimizer with compensated summation or stochastic rounding{'' if others_move else f', or {larger}'}"
     )
 

@@ -270,12 +270,12 @@ class _Judge:
 
     def _net(self, leaf: Leaf) -> str:
         owner = self._names.owner_of(leaf)
-        return (self._unheld.variables.get(owner) if owner is not None else None) or "model"
+        return (owner.variable if owner is not None else "") or "model"
 
     def say_net(self, leaf: Leaf, advice: str) -> str:
         """A clause with the class of the net, if the advice calls the net `model` because its name is not known."""
         owner = self._names.owner_of(leaf)
-        is_unknown = owner is not None and "model." in advice and not self._unheld.variables.get(owner)
+        is_unknown = owner is not None and "model." in advice and not owner.variable
         return f"; model is the {owner.kind}" if owner is not None and is_unknown else ""
 
     def _report_container(self, container: Container, group: Sequence[Leaf]) -> Finding:
