@@ -203,7 +203,7 @@ class Suite:
         if not names:
             return False
         try:
-            run = self.runner.run_suite(self.pythons[1], _SCHEDULE, names, pin=pin, lines=None)
+            run = self.runner.run_suite(self.pythons[1].but(pin=pin, lines=[]), _SCHEDULE, names)
         except LimitError:
             return True
         return any(run.tests[name].outcome == FAILED for name in names if name in run.tests)
