@@ -25,6 +25,10 @@ _UNKNOWN_LINE = (
     "known, and override acts there. If the call is in TorchScript, in C++ or in the __torch_function__ of a class, no context sees it: "
     "write it out there."
 )
+# For an op whose result is a choice.
+REPLACE_GRAD = (
+    "pseudograd.replace_grad(hard, soft)  # two tensors: the value of the hard choice, the gradient of a soft one"
+)
 # By family: the rule to try.
 _RULES = {**{family: OPS[family].default_rule for family in ("clamp", "round", "sign")}, "relu": LEAKY_RULE}
 _AROUND_THE_STEP = "  # around the training step"
@@ -104,6 +108,10 @@ def look_at(site: Site) -> str:
         return "Print the other factor: it is 0, or so small that the product is."
     if site.op in ("softmax", "logSoftmax"):
         return "Print the shape and the range of what enters here: over one entry it is a constant, and far apart it is flat."
+    if site.op in ("bernoulli", "poisson"):
+        return REPLACE_GRAD
+    if site.op == "normal":
+        return "mean + std * torch.randn_like(mean)  # in place of torch.normal(mean, std): a draw with a gradient"
     return site.own_remedy or "Look at the values that enter here: print their range."
 
 

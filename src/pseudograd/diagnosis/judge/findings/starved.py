@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
+
+import torch
 
 from ....listen.frames import file_and_line
 from ....torch_table.private import hooks_after_accumulation, hooks_of
@@ -25,7 +28,8 @@ from .unused import find_replaced
 
 _NO_MARGIN = "nothing, if it is a margin or a penalty that nothing violates"
 # How the kinds of cut begin that choose by a value: in place of the value, a soft choice can give the gradient.
-_CHOICES = ("arg", "indices", "comparison", "cast", "multinomial", "bernoulli", "bucketize", "searchsorted", "logical_")
+_NAMES_OF_CHOICES = "arg indices comparison cast multinomial bernoulli bucketize searchsorted logical_ is any all bincount count_ nonzero hist signbit quantize_"
+_CHOICES = tuple(_NAMES_OF_CHOICES.split())
 _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
 
@@ -163,7 +167,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
         if cause.kind.startswith(_CHOICES):
-            return "pseudograd.replace_grad(hard, soft)  # two tensors: the value of the hard choice, the gradient of a soft one"
+            return advice.REPLACE_GRAD
         if cause.kind == NEEDS_NOTHING:
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
         if cause.reaches_loss and not cause.is_final_cut:
@@ -171,6 +175,9 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if cause.kind.endswith(f"_{WITHOUT_GRAD}"):
             return "Let the loss use the parameter itself, if it should learn: here its value is written into another tensor."
         if cause.kind.endswith(WITHOUT_GRAD) and ".sample(" in cause.expression:
+            made = re.search(r"(\w+)\(.*\.sample\(", cause.expression)
+            if made is not None and not getattr(getattr(torch.distributions, made[1], None), "has_rsample", True):
+                return advice.REPLACE_GRAD
             drawn = cause.expression.replace(".sample(", ".rsample(")
             return f"{drawn}  # a sample with a gradient; or a loss of log_prob, where the distribution has no rsample"
         if cause.kind.endswith(WITHOUT_GRAD):
