@@ -698,7 +698,7 @@ def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm(floor: float, expected:
 
 @pytest.mark.parametrize(("high", "expected"), [(1 - 1e-6, []), (0.9, ["cut"])])
 def test_a_range_between_two_guards_is_calm(high: float, expected: list[str]) -> None:
-    x = torch.tensor([0.5, 1.5], requires_grad=True)
+    x = torch.tensor([0.5, 1.5, 1 - 1e-6], requires_grad=True)
     d = diagnosed(lambda: -x.clamp(-1 + 1e-6, high).sum())
     assert codes(d) == expected
     assert [line.endswith("as at a guard") for line in d.calm] == [True] * (not expected)
@@ -715,3 +715,4 @@ def test_a_clamp_is_not_blamed_for_what_nan_cuts(lowest: float, causes: list[str
         return -y.clamp(min=-20).sum()
 
     assert [finding.cause for finding in diagnosed(loss).findings if finding.code == "cut"] == causes
+    assert diagnosed(lambda: p[:2].log().clamp(min=0).sum()).calm == []

@@ -96,6 +96,13 @@ class Site:
         return (self.at_bound or 0) / self.arrived if self.arrived else 0.0
 
     @property
+    def cut_at_nan(self) -> int:
+        """The entries that a clamp cuts because x is nan: they stand on no side."""
+        if self.below is None or self.above is None:
+            return 0
+        return max(0, self.cut - self.below - self.above - (self.at_bound or 0))
+
+    @property
     def guards_next_op(self) -> bool:
         """Does it keep x away from a number at which the op that follows, such as sqrt, log or a division, is steep?
 

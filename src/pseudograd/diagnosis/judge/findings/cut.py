@@ -49,14 +49,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 def _share_of_others(site: Site) -> float:
     """The share that this torch cuts exactly at the bound, if the finding `edge` reports it, and at x that are nan."""
     at_bound = site.at_bound_share if is_at_an_edge(site) and site.eras[installed_era()] == 0 else 0.0
-    return at_bound + _count_nan(site) / site.arrived
-
-
-def _count_nan(site: Site) -> int:
-    """The entries that a clamp cuts because x is nan: they stand on no side."""
-    if site.below is None or site.above is None:
-        return 0
-    return max(0, site.cut - site.below - site.above - (site.at_bound or 0))
+    return at_bound + site.cut_at_nan / site.arrived
 
 
 def advise_clamp(site: Site) -> str:
@@ -93,7 +86,7 @@ def advise_clamp(site: Site) -> str:
 def _sides(site: Site) -> str:
     if site.below is None or site.above is None:
         return f"{site.op} cuts outside its range"
-    sides = (site.below, "below"), (site.above, "above"), (_count_nan(site), "that are nan")
+    sides = (site.below, "below"), (site.above, "above"), (site.cut_at_nan, "that are nan")
     parts = [f"{count:,} {side}" for count, side in sides if count]
     return "outside its range stand " + " and ".join(parts) if parts else f"{site.op} cuts at its bound"
 

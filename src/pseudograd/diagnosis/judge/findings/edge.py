@@ -16,7 +16,7 @@ ISSUE = "https://github.com/pytorch/pytorch/pull/191142"
 
 def is_at_an_edge(site: Site) -> bool:
     """Do enough of the arriving gradients stand exactly at a bound where the eras differ?"""
-    return len(set(site.eras.values())) > 1 and site.at_bound_share >= AT_BOUND_SHARE
+    return len(set(site.eras.values())) > 1 and site.at_bound_share >= AT_BOUND_SHARE and not site.has_guards_alone
 
 
 def is_cut_by_its_era(site: Site) -> bool:

@@ -113,10 +113,11 @@ class Evidence:
         policy = f"in the clipped loss of a policy. Of a policy, {report}"
         hinge = "at a hinge, or at a guard against 0"
         clips = [
-            f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, and all of that leads further outside, as "
+            f"{site.op} at {site.where} cuts {percent((site.cut - site.cut_at_nan) / site.arrived)} of what arrives, and all of that "
+            "leads further outside, as "
             + (policy if site.reuses_input else "at a guard" if site.has_guards_alone else hinge)
             for site in self.sites
-            if site.cut and site.is_calm_clip and site.family == "clamp"
+            if site.cut > site.cut_at_nan and site.is_calm_clip and site.family == "clamp"
         ]
         clips += [
             f"{site.op} at {site.where} cuts all of what arrives, and the loss adds up its values, as those of a penalty or a margin that "

@@ -28,8 +28,8 @@ from .unused import find_replaced
 
 _NO_MARGIN = "nothing, if it is a margin or a penalty that nothing violates"
 # How the kinds of cut begin that choose by a value: in place of the value, a soft choice can give the gradient.
-_NAMES_OF_CHOICES = "arg indices comparison cast multinomial bernoulli bucketize searchsorted logical_ is any all bincount count_ nonzero hist signbit quantize_"
-_CHOICES = tuple(_NAMES_OF_CHOICES.split())
+_OF_NUMBERS = "multinomial bernoulli bucketize searchsorted bincount count_ nonzero hist signbit quantize_"
+_CHOICES = ("arg", "indices", "comparison", "cast", "logical_", "is", "any", "all", *_OF_NUMBERS.split())
 _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
 
