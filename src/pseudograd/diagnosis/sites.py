@@ -16,11 +16,6 @@ from .records import Site, Structural
 
 _PINNED = ", pinned"  # in the name of each primitive that a pin runs
 ASCENT, DESCENT, UNKNOWN = "ascent", "descent", "unknown"
-# Fields that a tally and its site have alike.
-_ALIKE = (
-    "calls within order reuses_input has_only_lower_bound has_guard_bound has_guards_alone is_loss_term steep_op has_several_inputs "
-    "normalises_one_number is_second_order"
-)
 _COUNTS = ("elements", "arrived", "cut", "nonfinite", "elsewhere")
 
 
@@ -28,8 +23,7 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
     """The record of a tally. Waits for the device. direction: ascent or descent, see `direction_of`."""
     sums = tally.totals()
     library_calls = list(tally.library_calls.values())
-    alike: dict[str, Any] = {name: getattr(tally, name) for name in _ALIKE.split()}
-    alike |= {name: int(sums[name]) for name in _COUNTS}
+    counts: dict[str, Any] = {name: int(sums[name]) for name in _COUNTS}
     regions: dict[str, Any] = {}  # the fields that need x and its bounds
     if tally.has_regions:
         names = [side + sign for side in SIDES for sign in SIGNS]  # "below-": x is below, and the gradient is negative
@@ -38,7 +32,7 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         recoverable, at_bound = int(sums["recoverable"]), int(sums["at_bound"])
         if direction == ASCENT:
             # A step up the gradient leads back inside at "below+" and "above-". With two bounds, "at" does not say at which.
-            at = sides["at+"] if tally.has_only_lower_bound else 0
+            at = sides["at+"] if tally.facts["has_only_lower_bound"] else 0
             recoverable = min(sides["below+"] + sides["above-"] + at, int(sums["cut"]))
         regions = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
     op, family = _op_of_node(tally.op), None
@@ -53,17 +47,21 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         op=op,
         **_lines(tally.location),
         module=tally.location.module,
-        **alike,
+        calls=tally.calls,
+        **counts,
         magnitude=sums["magnitude"],
         cut_magnitude=sums["cut_magnitude"],
         eras=tally.eras(),
         family=family,
+        within=tally.within,
         is_deliberate=is_deliberate,
         direction=direction,
-        next_cuts_at_bound=bool(tally.next_cuts_at_bound),
+        is_second_order=tally.is_second_order,
+        order=tally.order,
         upstream=tally.leaves,
         is_own=bool(library_calls),
         own_remedy=_remedy_of_calls(library_calls),
+        **tally.facts,
         **regions,
     )
 

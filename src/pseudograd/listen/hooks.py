@@ -30,7 +30,7 @@ from .harmless import show_located, unheard
 # --- backwards, swaps of tensors, zero_grad: others subscribe to them -------------------------------------------------
 
 Ending = Callable[[Any], object]  # gets the result of the call
-Subscriber = Callable[..., Ending | None]
+CallSubscriber = Callable[..., Ending | None]
 
 
 class CallHook:
@@ -39,9 +39,9 @@ class CallHook:
     def __init__(self, replaced: Iterable[patches.Patch], read: Callable[..., tuple[object, ...]]) -> None:
         self._patches, self._read = tuple(replaced), read
         self._lock = threading.RLock()
-        self.subscribers: tuple[Subscriber, ...] = ()
+        self.subscribers: tuple[CallSubscriber, ...] = ()
 
-    def subscribe(self, subscriber: Subscriber) -> None:
+    def subscribe(self, subscriber: CallSubscriber) -> None:
         """subscriber(*arguments) is called before each call, in its thread. The function that it returns is called after the call, with the
         result, with () for None, or with None where the call raised. To subscribe twice is to subscribe once. A subscriber must not raise.
         """
@@ -51,7 +51,7 @@ class CallHook:
             for patch in self._patches:
                 patch.apply(self._announced)
 
-    def unsubscribe(self, subscriber: Subscriber) -> None:
+    def unsubscribe(self, subscriber: CallSubscriber) -> None:
         """With the last subscriber, torch has its own function again."""
         with self._lock:
             self.subscribers = tuple([other for other in self.subscribers if other != subscriber])

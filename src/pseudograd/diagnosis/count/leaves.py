@@ -82,10 +82,6 @@ class Leaves:
             ledger = self.ledgers.setdefault(device, Ledger(device, self.are_measured))
         return ledger
 
-    def add_on_device(self, device: torch.device, pairs: list[tuple[Leaf, Tensor]]) -> None:
-        """Gradients have arrived at these leaves, on this device."""
-        self.ledger_of(device).add_arrivals(pairs)
-
     # --- names --------------------------------------------------------------------------------------------------------
 
     def add_module(self, module: nn.Module, is_given: bool = False) -> None:

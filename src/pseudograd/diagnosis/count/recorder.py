@@ -105,7 +105,7 @@ class Recorder(Subscriber):
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
         self.leaves.are_measured = is_full
-        self.arrivals = Arrivals(self.leaves.add_on_device)
+        self.arrivals = Arrivals(self.leaves.ledger_of)
         self.influence = Influence(self.leaves, self.locations)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
         self.before_step = self.optimisers.before_step
@@ -310,11 +310,11 @@ class Recorder(Subscriber):
             node = current_node()
             from .graph_shapes import find_beside, is_term  # no node of most programs cuts
 
-            tally.is_loss_term = node is not None and is_term(node, self._starts)
+            tally.facts["is_loss_term"] = node is not None and is_term(node, self._starts)
             for cut in find_beside(node) if node is not None else ():
                 cut_tally = self.tally_of(cut)
                 if cut_tally is not None:
-                    cut_tally.reuses_input = True
+                    cut_tally.facts["reuses_input"] = True
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:

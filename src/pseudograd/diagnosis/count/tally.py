@@ -91,18 +91,8 @@ class Tally:
         # Did a backward make its nodes, for second derivatives?
         self.is_second_order = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
-        self.steep_op = ""  # of a clamp: the op that makes its input, if the slope of that op grows without end
         self.is_number: bool | None = None  # is the result of its first node one number?
-        self.has_several_inputs = False  # does it hand gradients on to several inputs?
-        self.normalises_one_number = False  # does it normalise one number?
-        self.is_loss_term = False  # are only sums, powers and constant factors between its value and the loss?
-        self.has_only_lower_bound = False  # does the clamp have only a lower bound, which is 0 or a small guard?
-        self.has_guard_bound = False  # is a bound of the clamp very near a whole number, as in clamp(1e-7, 1 - 1e-7)?
-        self.has_guards_alone = False  # are both of them?
-        # Is its input used beside it, as in the loss of a policy, or in `x - round(x)`?
-        self.reuses_input = False
-        # Does the next node of the backward cut what passes exactly at a bound? None if no x was at a bound.
-        self.next_cuts_at_bound: bool | None = None
+        self.facts: dict[str, Any] = {}  # fields of its `Site`
         # Set by `Zeros` alone: the sets of leaves that got zeros from a gradient other than 0, and that got other numbers.
         self.zeroed = self.passed = 0
         self.reader: Tally | None = None  # the op from which the last gradient came
@@ -156,7 +146,7 @@ class Tally:
     def count(
         self, leaving: Gradients, arriving: Gradients, is_full: bool, leaves: Leaves, ran: GraphNode | None = None
     ) -> bool | None:
-        """Count a call of a node. ran: the node; None for the one that runs now, which is looked up only if it is needed.
+        """Count a call of a node. ran: the node; None for the one that runs now.
 
         Returns False if its gradients cannot be compared, and None if they cannot be read.
         """
@@ -170,73 +160,85 @@ class Tally:
                 if is_full:
                     self.leaves |= leaves.upstream(ran or current_node())
                 return True
-        if is_full and self.op == OWN_NODE:
-            self._look_at_window(leaving, leaves)
-        is_first, is_slice = not self.calls, self.op == SLICE_NODE
-        node: GraphNode | None = None
-        if is_full or is_first or is_slice or self.op == OWN_NODE:
-            node = ran or current_node()
-        if self.function is not None and node is not None:
+        node, is_first, form_of_part = ran or current_node(), not self.calls, None
+        if node is not None and self.function is not None:
             for (other, _), grad in zip(node.next_functions, leaving, strict=False):
                 if grad is None and other is not None:
                     self.withheld |= leaves.upstream(other)
-        form, form_of_part = self.form, None
-        if is_slice:
+        if node is not None and self.op == OWN_NODE:
+            self._note_own_call(node, leaving, is_full, leaves)
+        if self.op == SLICE_NODE:
             leaving, arriving, form_of_part = read_slice(node, leaving, arriving)
         if is_first:
-            form = form_of_part or torch_forms.form_of_node(self.op)
-        saved = torch_forms.saved_values(form, node) if is_full and form is not None and node is not None else None
-        with _lock:
-            rows = self._count_on_device(leaving, arriving, saved, leaves)
-            tells_sides = False if rows else self._count_by_kernel(leaving, arriving, is_full, saved)
-        if tells_sides is None:  # neither could count the call
-            sums = count(leaving, arriving, is_full, self.may_move, saved)
-            if sums is None:
-                return False
-            self.add(sums)
-            tells_sides = has_sides(sums)
+            self.form = form_of_part or torch_forms.form_of_node(self.op)
+        saved = torch_forms.saved_values(self.form, node) if is_full and self.form and node is not None else None
+        tells_sides = self._add_call(leaving, arriving, is_full, saved, leaves)
+        if tells_sides is None:
+            return False
         self._note_call()
         if node is not None:
-            if is_first:
-                self._note_first(node, form, is_full)
-                is_usual = self.function is None and not is_slice and self.op != OWN_NODE
-                has_no_region = form is None or not (is_full and form.saved)
-                self.usual = (rows or self._kernel) if is_usual and has_no_region else None
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
-            call = call_of(node) if self.op == OWN_NODE else None
-            if call is not None and len(self.library_calls) < _MOST_CALLS:
-                self.library_calls.setdefault(call.spec, call)
+            if is_first:
+                self._note_first(node, is_full)
         if saved is not None and tells_sides:
             self._note_bounds(saved.inputs[1:])
-            if node is not None and not is_slice and is_power_of_two(self.calls):
+            if node is not None and self.op != SLICE_NODE and is_power_of_two(self.calls):
                 self._look_behind(node, saved, leaving, arriving)
         return True
+
+    def _add_call(
+        self,
+        leaving: Gradients,
+        arriving: Gradients,
+        is_full: bool,
+        saved: torch_forms.SavedValues | None,
+        leaves: Leaves,
+    ) -> bool | None:
+        """Add a call to the sums of its device, of the kernel in C, or of `grads.count`: the first of these that can count it.
+
+        Returns whether the counts tell the region of x; None if the gradients cannot be compared.
+        """
+        with _lock:
+            if self._count_on_device(leaving, arriving, saved, leaves):
+                return False
+            tells_sides = self._count_by_kernel(leaving, arriving, is_full, saved)
+        if tells_sides is not None:
+            return tells_sides
+        sums = count(leaving, arriving, is_full, self.may_move, saved)
+        if sums is None:
+            return None
+        self.add(sums)
+        return has_sides(sums)
 
     def _note_bounds(self, bounds: Sequence[object]) -> None:
         self.has_regions = True
         self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in bounds)
         low = bounds[0] if bounds else None
         is_floor = isinstance(low, (int, float)) and 0 <= low <= _FLOOR
-        self.has_only_lower_bound = is_floor and all(bound is None for bound in bounds[1:])
-        self.has_guard_bound = any(map(_is_guard, bounds))
-        self.has_guards_alone = len(bounds) == 2 and all(map(_is_guard, bounds))
+        self.facts |= {
+            "has_only_lower_bound": is_floor and all(bound is None for bound in bounds[1:]),
+            "has_guard_bound": any(map(_is_guard, bounds)),
+            "has_guards_alone": len(bounds) == 2 and all(map(_is_guard, bounds)),
+        }
 
-    def _note_first(self, node: GraphNode, form: Form | None, is_full: bool) -> None:
+    def _note_first(self, node: GraphNode, is_full: bool) -> None:
         """Note facts about the first node, which hold for all nodes of this op."""
-        self.form = form
+        has_region = is_full and self.form is not None and len(self.form.saved) > 0
+        if self.function is None and self.op not in (SLICE_NODE, OWN_NODE) and not has_region:
+            self.usual = next(iter(self._rows.values()), self._kernel)
         is_layer_norm = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm"))
-        self.normalises_one_number = is_layer_norm and _normalised_size(node) == 1
-        self.has_several_inputs = sum(other is not None for other, _ in node.next_functions) > 1
-        if form is not None and is_full and form.switches[0] == "clamp":
+        self.facts["normalises_one_number"] = is_layer_norm and _normalised_size(node) == 1
+        self.facts["has_several_inputs"] = sum(other is not None for other, _ in node.next_functions) > 1
+        if self.form is not None and is_full and self.form.switches[0] == "clamp":
             from .graph_shapes import steep_op_behind  # not every program has a clamp
 
-            self.steep_op = steep_op_behind(node)
+            self.facts["steep_op"] = steep_op_behind(node)
 
     def _look_behind(
         self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Gradients, arriving: Gradients
     ) -> None:
         """Note whether the next node would cut a gradient that passed exactly at a bound. Stops when it would not."""
-        if self.next_cuts_at_bound is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
+        if self.facts.get("next_cuts_at_bound") is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
             return
         grads = MatchedGradients.match(leaving, arriving)
         x, *bounds = (None,) if grads is None else bounds_of(grads, saved)
@@ -246,7 +248,7 @@ class Tally:
         if isinstance(grad, Tensor) and bool(torch.count_nonzero(grad)):
             from .further_backward import ends_behind  # few programs stand at a bound
 
-            self.next_cuts_at_bound = ends_behind(node, grad)
+            self.facts["next_cuts_at_bound"] = ends_behind(node, grad)
 
     def note_usual(self, grad: Tensor | None, calls: int = 1) -> None:
         """Usual calls were counted. grad: what arrived in the last of them."""
@@ -296,23 +298,25 @@ class Tally:
 
     def _count_on_device(
         self, leaving: Gradients, arriving: Gradients, saved: torch_forms.SavedValues | None, leaves: Leaves
-    ) -> Rows | None:
-        """Add the call to the sums of its device, and return these; None on a CPU, or if the region of x has to be counted."""
+    ) -> bool:
+        """Add the call to the sums of its device. Returns False on a CPU, or if the region of x has to be counted."""
         grad = next((grad for grad in arriving if grad is not None), None)
         if grad is None or grad.is_cpu or is_recorded(grad):
-            return None
+            return False
         grads = MatchedGradients.match(leaving, arriving)
         if grads is None or bounds_of(grads, saved)[0] is not None:
-            return None
+            return False
         rows = self._rows.get(grad.device)
         if rows is None:
             rows = self._rows[grad.device] = leaves.ledger_of(grad.device).rows(self.may_move)
-        return rows if rows.add(grads) else None
+        return rows.add(grads)
 
-    def _look_at_window(self, leaving: Gradients, leaves: Leaves) -> None:
-        """Note the window of a jumprelu of this library whose threshold gets a gradient."""
-        node = current_node()
-        read = saved_inputs_of(node, JUMPRELU)
+    def _note_own_call(self, node: GraphNode, leaving: Gradients, is_full: bool, leaves: Leaves) -> None:
+        """Note the rule of an op of this library, and the window of a jumprelu whose threshold gets a gradient."""
+        call = call_of(node)
+        if call is not None and len(self.library_calls) < _MOST_CALLS:
+            self.library_calls.setdefault(call.spec, call)
+        read = saved_inputs_of(node, JUMPRELU) if is_full else None
         if read is None or len(leaving) != 2 or leaving[1] is None:
             return
         call, (x, threshold, bandwidth, _) = read
