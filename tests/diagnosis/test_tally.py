@@ -38,6 +38,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+def make_tally(op: str, is_full: bool = False) -> tally.Tally:
+    return tally.Tally(op, NOWHERE, Leaves("key", {}, is_full))
+
+
 def count(grad: Tensor, leaving: Leaving, is_full: bool) -> dict[str, float]:
     counts = grads.count(leaving, (grad,), is_full, may_move=True)
     assert counts is not None
@@ -169,15 +173,12 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
     grad, x = values(1_000, dtype, 0), (values(1_000, torch.float64, 2) * 2).round().to(dtype)
     first, second = (values(1_000, dtype, seed, zeros=0.6) for seed in (1, 3))
     saved = SavedValues([], "torch.clamp", (x, -1.0, 1.0)) if op == "ClampBackward1" else None
-    sums, expected = tally.Tally(op, NOWHERE), dict.fromkeys((*grads.COUNTS, "elsewhere", *tally._KNOWN), 0.0)
+    sums, expected = make_tally(op, is_full=True), dict.fromkeys((*grads.COUNTS, "elsewhere", *tally._KNOWN), 0.0)
     sums.has_regions = True
     for leaving in ((first,), (second,), (first, second), (None, second), (None,), (first, torch.ones(3, dtype=dtype))):
-        added = sums._count_by_kernel(leaving, (grad,), True, saved)
+        assert sums._add_call(leaving, (grad,), saved) is (saved is not None)
         counted = grads.count(leaving, (grad,), True, saved=saved)
         assert counted is not None
-        assert added is (None if way == "ATen" else saved is not None)
-        if added is None:
-            sums.add(counted)
         for name, value in counted.items():
             expected[name] += float(value)
     assert_close(sums.totals(), expected)
@@ -195,14 +196,14 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
     ids=["none", "small", "large", "half"],
 )
 def test_small_gradients_alone_wait_for_others(grad: Tensor | None, is_small: bool) -> None:
-    sums = tally.Tally("MulBackward0", NOWHERE)
+    sums = make_tally("MulBackward0")
     sums.note_usual(grad)
     assert (sums.calls, sums.may_wait) == (1, is_small and counts.is_active)
 
 
 def test_a_node_that_hands_no_gradient_to_an_input_notes_nothing_of_it() -> None:
     """As a custom Function whose backward returns None, or a gradient for an input that asks for none."""
-    note, behind = tally.Tally("TwiceBackward", NOWHERE), SimpleNamespace(metadata={})
+    note, behind = make_tally("TwiceBackward"), SimpleNamespace(metadata={})
     for leaving, following in (((None,), behind), ((torch.ones(2),), None)):
         node: Any = SimpleNamespace(metadata={"key": note}, next_functions=((following, 0),))
         Zeros(Leaves("key", {}), "key", frozenset()).look(node, leaving, (torch.ones(2),), suspects=1)
@@ -225,10 +226,8 @@ def test_the_autocast_of_losses_is_one_that_was_on_in_every_pass() -> None:
 def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way: str) -> None:
     """An op with two results and two inputs: what is 0 in one of those that leave may pass in the other."""
     grad, first, second = torch.tensor([[1.0, 2.0, 3.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
-    sums = tally.Tally("MulBackward0", NOWHERE)
-    leaving, arriving = (first, second), (grad, torch.ones(4))
-    if sums._count_by_kernel(leaving, arriving, False, None) is None:
-        sums.add(grads.count(leaving, arriving, False) or {})
+    sums = make_tally("MulBackward0")
+    assert sums._add_call((first, second), (grad, torch.ones(4)), None) is False
     counts = sums.totals()
     assert (counts["elements"], counts["arrived"], counts["cut"]) == (4, 3, 1)
 
@@ -270,13 +269,13 @@ def test_calls_that_are_counted_together_are_counted_as_one_after_another(is_ful
 
 def test_calls_of_which_one_is_unusual_are_counted_one_by_one() -> None:
     grad, leaves = torch.ones(3), Leaves("key", {})
-    together, apart = (tally.Tally("MulBackward0", NOWHERE) for _ in range(2))
+    together, apart = (make_tally("MulBackward0") for _ in range(2))
     together.usual, apart.usual = counts.Sums(False), counts.Sums(False)
     for arriving, leaving in (((None,), (grad,)), ((grad, grad), (grad,)), ((grad,), (None,)), ((grad,), (grad,) * 3)):
         calls = (((grad,), (grad,)), (leaving, arriving))
-        tally.count_together([(together, *call, None) for call in calls], False, leaves)
+        tally.count_together([(together, *call, None) for call in calls], leaves)
         for call in calls:
-            apart.count(*call, False, leaves)
+            apart.count(*call)
         assert (together.calls, together.totals()) == (apart.calls, apart.totals())
 
 

@@ -48,12 +48,12 @@ class Leaves:
     key: a node of autograd holds the set of leaves upstream under this key of its metadata. roots: the outermost modules that ran, by id.
     """
 
-    def __init__(self, key: str, roots: dict[int, weakref.ref[nn.Module]]) -> None:
+    def __init__(self, key: str, roots: dict[int, weakref.ref[nn.Module]], are_measured: bool = False) -> None:
         self.names = Names()
         self.all: list[Leaf] = []  # by bit
         self.has_more = False  # were there more leaves than are looked at?
         self.key = key
-        self.are_measured = False
+        self.are_measured = are_measured  # are the norms of gradients wanted, and more than their counts?
         self.backwards = 0  # the number of those that have ended
         self._bits: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by the id of a tensor, which may be used again
         self._is_special: dict[type, bool] = {}  # by the class of a node: has `_upstream_of_special` to be called?

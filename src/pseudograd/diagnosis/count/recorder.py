@@ -103,8 +103,7 @@ class Recorder(Subscriber):
         self._again = f"{self.key}: again"  # a backward began at this node
         self._uses = f"{self.key}: uses"  # of a cast
         self.locations = frames.Locations()
-        self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots)
-        self.leaves.are_measured = is_full
+        self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots, are_measured=is_full)
         self.arrivals = Arrivals(self.leaves.ledger_of)
         self.influence = Influence(self.leaves, self.locations)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
@@ -246,14 +245,14 @@ class Recorder(Subscriber):
         for left, arrived in zip(leaving, arriving, strict=False):
             if arrived is not None:
                 left = torch.zeros_like(arrived) if left is None else left
-                tally.count_hook(left, arrived, self.is_full, upstream)
+                tally.count_hook(left, arrived, upstream)
 
     def _tally(self, name: str, location: Location) -> Tally:
         tally = self.tallies.get((name, location))
         if tally is None:
             from .tally import Tally
 
-            tally = self.tallies.setdefault((name, location), Tally(name, location))
+            tally = self.tallies.setdefault((name, location), Tally(name, location, self.leaves))
         return tally
 
     def tally_of(self, node: GraphNode) -> Tally | None:
@@ -277,7 +276,7 @@ class Recorder(Subscriber):
     def _count_together(self, calls: list[WaitingCall]) -> None:
         from .tally import count_together
 
-        count_together(calls, self.is_full, self.leaves)
+        count_together(calls, self.leaves)
 
     @quiet("the gradients at a node")
     def _flush_devices(self) -> None:
@@ -305,7 +304,7 @@ class Recorder(Subscriber):
             node = current_node()
             if node is not None:
                 self.nonfinite.look(tally, node, leaving, arriving)
-        if tally.count(leaving, arriving, self.is_full, self.leaves) and is_first:
+        if tally.count(leaving, arriving) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
             from .graph_shapes import find_beside, is_term  # no node of most programs cuts
@@ -355,7 +354,7 @@ class Recorder(Subscriber):
     @quiet("the gradients at a hook")
     def _count_hook(self, tally: Tally, upstream: int, arrived: deque[Tensor], leaving: Tensor) -> None:
         if arrived:
-            tally.count_hook(leaving, arrived.pop(), self.is_full, upstream)
+            tally.count_hook(leaving, arrived.pop(), upstream)
 
     # --- calls of torch -----------------------------------------------------------------------------------------------
 

@@ -37,7 +37,6 @@ from .grads import (
     are_readable,
     bounds_of,
     count,
-    has_sides,
 )
 from .leaf import is_recorded
 from .leaves import Leaves
@@ -72,10 +71,11 @@ OWN_NODE = "PseudogradBackward"
 
 
 class Tally:
-    """The sums of one op at one location."""
+    """The sums of one op at one location. program_leaves: all leaves of the program."""
 
-    def __init__(self, op: str, location: Location) -> None:
+    def __init__(self, op: str, location: Location, program_leaves: Leaves) -> None:
         self.op, self.location = op, location
+        self._program_leaves, self._is_full = program_leaves, program_leaves.are_measured
         self.form: Form | None = None
         self.calls = 0
         self.order = 0  # of its first call among the first calls of all tallies
@@ -143,21 +143,20 @@ class Tally:
             return None
         return "code that no mode sees" if calling is None else getattr(calling, "__name__", None) or str(calling)
 
-    def count(
-        self, leaving: Gradients, arriving: Gradients, is_full: bool, leaves: Leaves, ran: GraphNode | None = None
-    ) -> bool | None:
+    def count(self, leaving: Gradients, arriving: Gradients, ran: GraphNode | None = None) -> bool | None:
         """Count a call of a node. ran: the node; None for the one that runs now.
 
         Returns False if its gradients cannot be compared, and None if they cannot be read.
         """
         if not are_readable(arriving):
             return None
+        leaves = self._program_leaves
         if self.usual is not None:
             with _lock:
                 cut = self.usual.add_plain(arriving, leaving)
             if cut is not None:
                 self.note_usual(arriving[0])
-                if is_full:
+                if self._is_full:
                     self.leaves |= leaves.upstream(ran or current_node())
                 return True
         node, is_first, form_of_part = ran or current_node(), not self.calls, None
@@ -166,49 +165,49 @@ class Tally:
                 if grad is None and other is not None:
                     self.withheld |= leaves.upstream(other)
         if node is not None and self.op == OWN_NODE:
-            self._note_own_call(node, leaving, is_full, leaves)
+            self._note_own_call(node, leaving)
         if self.op == SLICE_NODE:
             leaving, arriving, form_of_part = read_slice(node, leaving, arriving)
         if is_first:
             self.form = form_of_part or torch_forms.form_of_node(self.op)
-        saved = torch_forms.saved_values(self.form, node) if is_full and self.form and node is not None else None
-        tells_sides = self._add_call(leaving, arriving, is_full, saved, leaves)
+        saved = torch_forms.saved_values(self.form, node) if self._is_full and self.form and node is not None else None
+        tells_sides = self._add_call(leaving, arriving, saved)
         if tells_sides is None:
             return False
         self._note_call()
         if node is not None:
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             if is_first:
-                self._note_first(node, is_full)
+                self._note_first(node)
         if saved is not None and tells_sides:
             self._note_bounds(saved.inputs[1:])
             if node is not None and self.op != SLICE_NODE and is_power_of_two(self.calls):
                 self._look_behind(node, saved, leaving, arriving)
         return True
 
-    def _add_call(
-        self,
-        leaving: Gradients,
-        arriving: Gradients,
-        is_full: bool,
-        saved: torch_forms.SavedValues | None,
-        leaves: Leaves,
-    ) -> bool | None:
+    def _add_call(self, leaving: Gradients, arriving: Gradients, saved: torch_forms.SavedValues | None) -> bool | None:
         """Add a call to the sums of its device, of the kernel in C, or of `grads.count`: the first of these that can count it.
 
         Returns whether the counts tell the region of x; None if the gradients cannot be compared.
         """
-        with _lock:
-            if self._count_on_device(leaving, arriving, saved, leaves):
-                return False
-            tells_sides = self._count_by_kernel(leaving, arriving, is_full, saved)
-        if tells_sides is not None:
-            return tells_sides
-        sums = count(leaving, arriving, is_full, self.may_move, saved)
-        if sums is None:
+        grads = MatchedGradients.match(leaving, arriving)
+        if grads is None:
             return None
-        self.add(sums)
-        return has_sides(sums)
+        grad, (x, low, high), cut = grads.arrived, bounds_of(grads, saved), None
+        with _lock:
+            if x is None and not grad.is_cpu and not is_recorded(grad):
+                rows = self._rows.get(grad.device)
+                if rows is None:
+                    ledger = self._program_leaves.ledger_of(grad.device)
+                    rows = self._rows[grad.device] = ledger.rows(self.may_move)
+                if rows.add(grads):
+                    return False
+            if not (self.may_move or isinstance(low, Tensor) or isinstance(high, Tensor)):
+                self._kernel = self._kernel or kernel.Sums(self._is_full)
+                cut = self._kernel.add(grad, grads.left, x, low, high)
+        sums = count(leaving, arriving, self._is_full, self.may_move, saved) if cut is None else grads.elsewhere(cut)
+        self.add(sums or {})
+        return x is not None
 
     def _note_bounds(self, bounds: Sequence[object]) -> None:
         self.has_regions = True
@@ -221,15 +220,15 @@ class Tally:
             "has_guards_alone": len(bounds) == 2 and all(map(_is_guard, bounds)),
         }
 
-    def _note_first(self, node: GraphNode, is_full: bool) -> None:
+    def _note_first(self, node: GraphNode) -> None:
         """Note facts about the first node, which hold for all nodes of this op."""
-        has_region = is_full and self.form is not None and len(self.form.saved) > 0
+        has_region = self._is_full and self.form is not None and len(self.form.saved) > 0
         if self.function is None and self.op not in (SLICE_NODE, OWN_NODE) and not has_region:
             self.usual = next(iter(self._rows.values()), self._kernel)
         is_layer_norm = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm"))
         self.facts["normalises_one_number"] = is_layer_norm and _normalised_size(node) == 1
         self.facts["has_several_inputs"] = sum(other is not None for other, _ in node.next_functions) > 1
-        if self.form is not None and is_full and self.form.switches[0] == "clamp":
+        if self.form is not None and self._is_full and self.form.switches[0] == "clamp":
             from .graph_shapes import steep_op_behind  # not every program has a clamp
 
             self.facts["steep_op"] = steep_op_behind(node)
@@ -258,9 +257,9 @@ class Tally:
         elif not self.may_wait:
             self.may_wait = grad.is_cpu and kernel.is_active
 
-    def count_hook(self, leaving: Tensor, arriving: Tensor, is_full: bool, upstream: int) -> None:
+    def count_hook(self, leaving: Tensor, arriving: Tensor, upstream: int) -> None:
         """Count a call of a hook of the program."""
-        sums = count((leaving,), (arriving,), is_full) if are_readable((arriving,)) else None
+        sums = count((leaving,), (arriving,), self._is_full) if are_readable((arriving,)) else None
         if sums is not None:
             self._note_call()
             self.leaves |= upstream
@@ -276,54 +275,20 @@ class Tally:
             for name, value in sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
 
-    def _count_by_kernel(
-        self, leaving: Gradients, arriving: Gradients, is_full: bool, saved: torch_forms.SavedValues | None
-    ) -> bool | None:
-        """Count in one pass over memory. Returns whether the counts tell the region of x; None if no kernel can count."""
-        if self.may_move:
-            return None
-        if self._kernel is None:
-            self._kernel = kernel.Sums(is_full)
-        if saved is None and self._kernel.add_plain(arriving, leaving) is not None:
-            return False
-        grads = MatchedGradients.match(leaving, arriving)
-        x, low, high = (None, None, None) if grads is None else bounds_of(grads, saved)
-        if grads is None or isinstance(low, Tensor) or isinstance(high, Tensor):
-            return None
-        cut = self._kernel.add(grads.arrived, grads.left, x, low, high)
-        if cut is None:
-            return None
-        self.add(grads.elsewhere(cut))
-        return x is not None
-
-    def _count_on_device(
-        self, leaving: Gradients, arriving: Gradients, saved: torch_forms.SavedValues | None, leaves: Leaves
-    ) -> bool:
-        """Add the call to the sums of its device. Returns False on a CPU, or if the region of x has to be counted."""
-        grad = next((grad for grad in arriving if grad is not None), None)
-        if grad is None or grad.is_cpu or is_recorded(grad):
-            return False
-        grads = MatchedGradients.match(leaving, arriving)
-        if grads is None or bounds_of(grads, saved)[0] is not None:
-            return False
-        rows = self._rows.get(grad.device)
-        if rows is None:
-            rows = self._rows[grad.device] = leaves.ledger_of(grad.device).rows(self.may_move)
-        return rows.add(grads)
-
-    def _note_own_call(self, node: GraphNode, leaving: Gradients, is_full: bool, leaves: Leaves) -> None:
+    def _note_own_call(self, node: GraphNode, leaving: Gradients) -> None:
         """Note the rule of an op of this library, and the window of a jumprelu whose threshold gets a gradient."""
         call = call_of(node)
         if call is not None and len(self.library_calls) < _MOST_CALLS:
             self.library_calls.setdefault(call.spec, call)
-        read = saved_inputs_of(node, JUMPRELU) if is_full else None
+        read = saved_inputs_of(node, JUMPRELU) if self._is_full else None
         if read is None or len(leaving) != 2 or leaving[1] is None:
             return
         call, (x, threshold, bandwidth, _) = read
         if call.rule.name in SLOPES and x.numel():
             from .windows import Windows  # few programs have such a jumprelu
 
-            source = leaves.upstream(node.next_functions[1][0])  # one line may serve several layers
+            # one line may serve several layers
+            source = self._program_leaves.upstream(node.next_functions[1][0])
             x, threshold, grad = (physical(value).detach() for value in (x, threshold, leaving[1]))
             window = self.windows.setdefault(source, Windows(threshold))
             window.add(x, threshold, bandwidth, grad)
@@ -359,7 +324,7 @@ def _normalised_size(node: GraphNode) -> int:
 WaitingCall = tuple[Tally, Gradients, Gradients, GraphNode | None]  # a call: what left, what arrived, and its node
 
 
-def count_together(calls: Sequence[WaitingCall], is_full: bool, leaves: Leaves) -> None:
+def count_together(calls: Sequence[WaitingCall], leaves: Leaves) -> None:
     """Count usual calls by one call of the kernel, which serves one gradient that arrives and one or two that leave."""
     grads: list[Any] = []
     sums: list[Any] = []
@@ -369,17 +334,17 @@ def count_together(calls: Sequence[WaitingCall], is_full: bool, leaves: Leaves) 
         grads += (arriving[0], left[0], left[-1]) if is_served else (None, None, None)
         sums.append(tally.plain_sums)
     with _lock:
-        missed = kernel.add_together(grads, sums, is_full)
+        missed = kernel.add_together(grads, sums, leaves.are_measured)
     for number in missed:
         tally, leaving, arriving, node = calls[number]
-        tally.count(leaving, arriving, is_full, leaves, node)
+        tally.count(leaving, arriving, node)
         tally.may_wait = False
     counted = [call for number, call in enumerate(calls) if number not in missed] if missed else calls
     last = {tally: arriving[0] for tally, _, arriving, _ in counted}
     for tally, number in Counter([call[0] for call in counted]).items():
         tally.note_usual(last[tally], number)
     key = leaves.key
-    for tally, _, _, node in counted if is_full else ():
+    for tally, _, _, node in counted if leaves.are_measured else ():
         known = None if node is None else node.metadata.get(key)
         tally.leaves |= leaves.upstream(node) if known is None else known
 
