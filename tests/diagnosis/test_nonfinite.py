@@ -467,7 +467,7 @@ def test_infinities_that_are_meant_are_no_finding(loss: Callable[[Tensor], Tenso
         torch.logsumexp(torch.stack([p, torch.full((5,), -math.inf)]), 0).sum().backward()
         loss(p).backward()
     assert codes(d) == []
-    assert "nonfinite" not in vars(d._recorder)
+    assert d._recorder.nonfinite is None
 
 
 # --- the paragraph that the command begins with ---------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import grad, hessian, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
@@ -16,7 +16,7 @@ import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.listen.hooks import backwards
 from pseudograd.torch_table.eras import installed_era
-from pseudograd.torch_table.private import mode_stack, node_number
+from pseudograd.torch_table.private import mode_stack
 
 from ..choices import folded
 from .checks import diagnosed, line_of, number_of, site_of
@@ -265,38 +265,8 @@ def test_the_nodes_inside_a_recurrent_network_have_the_line_of_its_call() -> Non
     assert {site.op: site.calls for site in d.sites} == {"mul": 120, "sub": 60, "tanh": 60, "sigmoid": 120}
 
 
-def test_the_nodes_inside_cells_have_the_line_of_their_call_in_each_step() -> None:
-    cell, x = torch.nn.GRUCell(2, 3), torch.randn(1, 2)
-    with diagnose(cell) as d:
-        for _ in range(3):
-            first = cell(x)
-            cell(x, first).sum().backward()
-    calls = {(site.op, site.expression): site.calls for site in d.sites}
-    each = {"mul": 6, "sub": 3, "tanh": 3, "sigmoid": 6}
-    assert calls == {(op, line): each[op] for op in each for line in ("cell(x)", "cell(x, first)")}
-
-
 def test_the_region_of_x_is_counted_in_each_step() -> None:
     x = torch.nn.Parameter(torch.tensor([-1.0, 0.5, 3.0]))
     d = diagnosed(lambda: x.clamp(0, 1).sum(), times=3)
     (site,) = d.sites
     assert (site.calls, site.below, site.above, site.recoverable) == (3, 3, 3, 3)
-
-
-def test_a_node_of_another_thread_is_not_of_a_call_with_the_same_numbers() -> None:
-    """Each thread counts its nodes from 0. A recurrent network makes many, which get their line when a backward reaches them."""
-    lstm, weight, clamped = nn.LSTM(2, 2).double(), torch.zeros(3, requires_grad=True), list[Tensor]()
-
-    def clamp_after(number: int) -> None:
-        while node_number() < number:
-            torch.mul(weight, 1)
-        clamped.append((weight * 1).clamp(5, 6))
-
-    with diagnose() as d:
-        number = node_number() + 10
-        y, _ = lstm(torch.randn(9, 1, 2).double())
-        thread = threading.Thread(target=clamp_after, args=(number,))
-        thread.start()
-        thread.join()
-        (y.sum() + clamped[0].sum()).backward()
-    assert [site.where for site in d.sites if site.op == "clamp"] == ["?"]

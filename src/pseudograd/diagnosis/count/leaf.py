@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,6 @@ from ...torch_table.private import (
 )
 from .names import Names
 from .norms import Sizes, is_power_of_two
-
-if TYPE_CHECKING:
-    from .on_device import Ledger
 
 # A mask costs a byte for each entry, so in a tensor with more entries each row counts as one entry.
 _ENTRIES_BY_ROW = 2**22
@@ -356,9 +353,9 @@ class Arrivals:
     `hand_over`: the gradients that have arrived are counted, and the other leaves get hooks.
     """
 
-    def __init__(self, ledger_of: Callable[[torch.device], Ledger]) -> None:
+    def __init__(self, add_on_device: Callable[[torch.device, list[tuple[Leaf, Tensor]]], None]) -> None:
         self.expected: dict[Leaf, GraphNode] = {}  # each leaf with the node that adds to its gradient
-        self._ledger_of = ledger_of
+        self._add_on_device = add_on_device
 
     def expect(self, leaf: Leaf, node: GraphNode) -> bool:
         """Expect the gradient of a leaf. Returns False if it needs a hook; its first gradient does, to note the order of the gradients."""
@@ -404,7 +401,7 @@ class Arrivals:
             else:
                 leaf.add(grad)
         for device, pairs in on_devices.items():
-            self._ledger_of(device).add_arrivals(pairs)
+            self._add_on_device(device, pairs)
 
 
 def is_recorded(tensor: Tensor) -> bool:

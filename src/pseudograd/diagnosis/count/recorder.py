@@ -11,7 +11,7 @@ import threading
 from cmath import isfinite
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,13 +43,13 @@ from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
 from .norms import Losses, is_power_of_two
 from .optimisers import Optimisers
+from .tally import Tally, WaitingCall, count_together
+from .values import Clamps, Values
+from .zeros import Zeros
 
 if TYPE_CHECKING:
     from .nonfinite import Nonfinite
-    from .tally import Tally, WaitingCall
-    from .values import Clamps, Values
     from .whatif import WhatIfMeter
-    from .zeros import Zeros
 
 # Nodes that hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
 _HAND_ON = (
@@ -104,12 +104,15 @@ class Recorder(Subscriber):
         self._uses = f"{self.key}: uses"  # of a cast
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots, are_measured=is_full)
-        self.arrivals = Arrivals(self.leaves.ledger_of)
+        self.arrivals = Arrivals(lambda device, pairs: self.leaves.ledger_of(device).add_arrivals(pairs))
         self.influence = Influence(self.leaves, self.locations)
         self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
         self.before_step = self.optimisers.before_step
         self.after_step = self.optimisers.after_step
         self.on_clearing = self.optimisers.on_clearing
+        self.clamps = Clamps(self.leaves, self.influence)
+        self.zeros = Zeros(self.leaves, self.key, _PASSING)
+        self.nonfinite: Nonfinite | None = None  # None as long as all gradients and losses are finite
         self.handles: list[torch.utils.hooks.RemovableHandle] = []  # of our hooks of leaves
         self.suspects = 0  # the set of leaves that have got only zeros
         # In a backward that is looked at: the set of leaves of which some entries have got only zeros.
@@ -136,26 +139,13 @@ class Recorder(Subscriber):
         self._is_incomplete = False  # did the program call torch unheard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
 
-    # The next three are made at their first use; `"clamps" in vars(self)` asks whether that was.
+    def _find_nonfinite(self) -> Nonfinite:
+        """What is known of broken gradients and losses. A gradient or a loss is broken, perhaps for the first time."""
+        if self.nonfinite is None:
+            from .nonfinite import Nonfinite
 
-    @cached_property
-    def clamps(self) -> Clamps:
-        from .values import Clamps
-
-        return Clamps(self.leaves, self.influence)
-
-    @cached_property
-    def zeros(self) -> Zeros:
-        from .zeros import Zeros
-
-        return Zeros(self.leaves, self.key, _PASSING)
-
-    @cached_property
-    def nonfinite(self) -> Nonfinite:
-        from .nonfinite import Nonfinite
-
-        self.optimisers.nonfinite = nonfinite = Nonfinite(self, lambda: self.optimisers.is_known)
-        return nonfinite
+            self.nonfinite = self.optimisers.nonfinite = Nonfinite(self, lambda: self.optimisers.is_known)
+        return self.nonfinite
 
     def hears(self) -> bool:
         return self.is_on and not unheard.depth
@@ -250,8 +240,6 @@ class Recorder(Subscriber):
     def _tally(self, name: str, location: Location) -> Tally:
         tally = self.tallies.get((name, location))
         if tally is None:
-            from .tally import Tally
-
             tally = self.tallies.setdefault((name, location), Tally(name, location, self.leaves))
         return tally
 
@@ -274,8 +262,6 @@ class Recorder(Subscriber):
 
     @quiet("the gradients at a node")
     def _count_together(self, calls: list[WaitingCall]) -> None:
-        from .tally import count_together
-
         count_together(calls, self.leaves)
 
     @quiet("the gradients at a node")
@@ -303,7 +289,7 @@ class Recorder(Subscriber):
         if self.is_full and tally.breaks(leaving):
             node = current_node()
             if node is not None:
-                self.nonfinite.look(tally, node, leaving, arriving)
+                self._find_nonfinite().look(tally, node, leaving, arriving)
         if tally.count(leaving, arriving) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
@@ -329,7 +315,7 @@ class Recorder(Subscriber):
         """A gradient is about to be added to a leaf, after every hook of the tensor."""
         self.arrivals.count_before(leaf)
         (leaf.add if is_itself else leaf.add_to_whole)(grads[0])
-        if "nonfinite" in vars(self):
+        if self.nonfinite is not None:
             self.nonfinite.note_gradient(leaf, grads[0])
         if self.whatif is not None:
             self.whatif.arrived(leaf, grads[0])
@@ -405,7 +391,7 @@ class Recorder(Subscriber):
                 self.influence.note_sum(args, result)
             if function is _REGISTER_HOOK:
                 self._register_after(args[0])
-            if local.depth and "nonfinite" in vars(self):
+            if local.depth and self.nonfinite is not None:
                 self.nonfinite.after_call((args, kwargs or ()), result)
             if self.optimisers.watched:
                 self.optimisers.note_taken(self.locations.here(3), tensors_in(args))
@@ -520,9 +506,9 @@ class Recorder(Subscriber):
                 if self.line_losses is not None and self.line_losses.cast is not None:
                     casts = [node for node in behind if nodes.name_of(node) == _CAST]
                     self.line_losses.stale += max(map(self._is_stale, casts), default=False)
-                if not self.is_loss_finite or "nonfinite" in vars(self):
+                if not self.is_loss_finite or self.nonfinite is not None:
                     with quietly():
-                        self.nonfinite.begin(roots, behind, self.is_loss_finite)
+                        self._find_nonfinite().begin(roots, behind, self.is_loss_finite)
                 self.leaves.find_names(self.backwards)
         if is_outer and self.whatif is not None and not transforms_are_active():
             self.whatif.begin(roots, grads, behind, self.backwards)
@@ -636,7 +622,7 @@ class Recorder(Subscriber):
             if self.whatif is not None:
                 self.whatif.end(result is not None)
             self._end_step(roots)
-        elif "nonfinite" in vars(self):
+        elif self.nonfinite is not None:
             self.nonfinite.end_inner()
 
     @harmless("the nodes of a second derivative")
@@ -665,10 +651,9 @@ class Recorder(Subscriber):
         """Note what a backward has shown, then call the user's `after_backward`, which may end the program."""
         with quietly():
             self.arrivals.end()
-            if self.leaves.broken or "nonfinite" in vars(self):
-                self.nonfinite.end()
-            if "clamps" in vars(self):
-                self.clamps.end_step(self._ran_at)
+            if self.leaves.broken or self.nonfinite is not None:
+                self._find_nonfinite().end()
+            self.clamps.end_step(self._ran_at)
             is_last = _is_looked_at(self.backwards + 1)
             self.leaves.end_backward(self.backwards, self.backwards <= LAST_NEW_SUSPECT or is_last)
             self.optimisers.begin_watch()
@@ -681,7 +666,7 @@ class Recorder(Subscriber):
             if self.partial_suspects:
                 self.zeros.drops.end()
             self.partial_suspects = self.leaves.partial() if is_last else 0
-            is_unplaced = "nonfinite" in vars(self) and self.nonfinite.is_unplaced
+            is_unplaced = self.nonfinite is not None and self.nonfinite.is_unplaced
             self.skipped_ops = _PASSING
             self.attaches_all = bool(self.suspects or self.partial_suspects) or is_unplaced
         if self.after_backward is not None:
