@@ -14,8 +14,7 @@ from ..rule import OPS, RuleObject
 FORWARD = "#8a8a8a"
 LOSS = "#444444"
 
-_OF_NO_RULE = {"torch.clamp": "#000000", "project": "#5D3A9B", "no clamp": "#8a8a8a"}
-_SHADES = {"zero/open": "#8C2D04"}
+_BY_LABEL = {"torch.clamp": "#000000", "project": "#5D3A9B", "no clamp": FORWARD, "zero/open": "#8C2D04"}
 _RESERVED = ("#8B1A4F", "#3F6B00", "#B05A7A", "#1F6F8B", "#6B3FA0", "#A0522D")  # for rules whose row has no colour
 _OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
@@ -25,8 +24,8 @@ def colour(label: str | RuleObject, position: int = 0) -> str:
     that is no rule gets a colour by its position.
     """
     name = label.name if isinstance(label, RuleObject) else label
-    if name in _SHADES or name in _OF_NO_RULE:
-        return _SHADES.get(name) or _OF_NO_RULE[name]
+    if name in _BY_LABEL:
+        return _BY_LABEL[name]
     name = OPS[name].default_rule if name == "clamp" else name.split("/")[0].split("(")[0]
     is_familiar = name.startswith("clamp_with_grad")  # a function under the name that scripts know
     rows = [

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from ...listen.frames import file_and_line
 from ...wording import counted, shortened
 from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
@@ -219,12 +218,6 @@ class Starving:
         return None, why
 
     def _cause_of_zeros(self, mask: int, leaf: Leaf) -> tuple[Cause, str]:
-        for tally in self._recorder.tallies.values():
-            window = tally.windows.get(mask)
-            if window is not None and window.is_narrow:
-                where = file_and_line(tally.location.call)
-                at = next((site for site in self._sites if site.where == where), None)
-                return at, f"the window of jumprelu is too narrow: bandwidth={window.bandwidth:g}"
         site = self._nearest_full_cut(mask)
         if site is not None:
             normalises = ", which normalises a single number" if site.normalises_one_number else ""

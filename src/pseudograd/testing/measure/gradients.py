@@ -14,17 +14,15 @@ def gradient_by_backward(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor,
     """One gradient per tensor input, through the recording path; create_graph=True forces the formula. grad is cast to what f returns."""
     leaves = requiring_grad(inputs)
     y = f(*leaves)
+    if not y.requires_grad:
+        return [None] * len(tensors_of(leaves))
     gradients = torch.autograd.grad(y, tensors_of(leaves), grad.to(y.dtype), allow_unused=True, **how)
     return [None if g is None else g.detach() for g in gradients]
 
 
 def gradient_by_backward_of_first(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor) -> Gradients:
     """The gradient if only the first input requires grad, for which the kernels for tensor bounds are made."""
-    leaf = inputs[0].detach().clone().requires_grad_()
-    y = f(leaf, *inputs[1:])
-    if not y.requires_grad:
-        return [None]
-    return list(torch.autograd.grad(y, [leaf], grad, allow_unused=True))
+    return gradient_by_backward(lambda first: f(first, *inputs[1:]), inputs[:1], grad)
 
 
 def gradient_by_vjp(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor) -> Gradients:
