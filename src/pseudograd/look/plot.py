@@ -201,57 +201,55 @@ def _stack(
             strokes.append(Stroke(line_of(_chain(loss, first), grid), "loss", LOSS, _STYLES[2]))
         panels = [Panel("forward", "y" if loss is None else "y and loss", strokes)]
     else:
-        panels = [Panel("forward", "y", _strokes(curves, lambda curve: curve.f, grid))]
+        panels = [Panel("forward", "y", _strokes(grid, [(c.label, c.colour, c.f, ()) for c in curves]))]
         if loss is not None:
-            panels.append(Panel("forward", "loss", _strokes(curves, lambda curve: _chain(loss, curve), grid)))
+            losses: list[_Drawn] = [(c.label, c.colour, _chain(loss, c), ()) for c in curves]
+            panels.append(Panel("forward", "loss", _strokes(grid, losses)))
     panels += _gradients(curves, grid, grads) if loss is None else [_loss_gradients(curves, grid, loss, is_single)]
     return [panel._replace(inside=first.inside if is_single else None) for panel in panels]
 
 
-def _strokes(
-    curves: list[Curve],
-    function_of: Callable[[Curve], Function],
-    grid: Grid,
-    prefix: str = "",
-    marks_jumps: bool = False,
-) -> list[Stroke]:
+_Drawn = tuple[str, str, Function, tuple[float, ...]]  # text in the legend, colour, function, and jumps to mark
+
+
+def _strokes(grid: Grid, drawn: list[_Drawn]) -> list[Stroke]:
     """Each curve is thinner than the one that it covers, so both are visible where they coincide."""
+    widths = (1.8 + 1.5 * below for below in reversed(range(len(drawn))))
     return [
-        Stroke(
-            line_of(function_of(curve), grid, curve.jumps if marks_jumps else ()),
-            prefix + curve.label,
-            curve.colour,
-            _STYLES[i],
-            _width(i, len(curves)),
-        )
-        for i, curve in enumerate(curves)
+        Stroke(line_of(f, grid, jumps), text, colour, style, width)
+        for (text, colour, f, jumps), style, width in zip(drawn, _STYLES, widths, strict=False)
     ]
 
 
 def _gradients(curves: list[Curve], grid: Grid, grads: list[float]) -> list[Panel]:
     """dL/dx for each dL/dy: a single curve in one panel, several curves in a panel for each dL/dy."""
     texts = {grad: f"dL/dy = {grad:+g}".replace("-", "\N{MINUS SIGN}") for grad in grads}
-    holds = (0.0, *grads)
-    if len(curves) == 1:
-        (curve,) = curves
-        strokes = []
-        for i, (grad, text) in enumerate(texts.items()):
-            shade = darker(curve.colour) if i else curve.colour
-            line = line_of(gradient_of(curve.f, grad), grid, curve.jumps)
-            strokes.append(Stroke(line, f"dL/dx where {text}", shade, _STYLES[i], _width(i, len(grads))))
-        return [Panel("backward", "dL/dx", strokes, holds=holds)]
-    panels = []
-    for grad, text in texts.items():
-        strokes = _strokes(curves, lambda curve: gradient_of(curve.f, grad), grid, marks_jumps=True)  # noqa: B023
-        panels.append(Panel("backward", f"dL/dx where\n{text}", strokes, holds=holds))
-    return panels
+    holds, (first, *others) = (0.0, *grads), curves
+    if not others:
+        shades = [first.colour, *[darker(first.colour)] * len(grads)]
+        drawn: list[_Drawn] = [
+            (f"dL/dx where {text}", shade, gradient_of(first.f, grad), first.jumps)
+            for (grad, text), shade in zip(texts.items(), shades, strict=False)
+        ]
+        return [Panel("backward", "dL/dx", _strokes(grid, drawn), holds=holds)]
+    return [
+        Panel(
+            "backward",
+            f"dL/dx where\n{text}",
+            _strokes(grid, [(c.label, c.colour, gradient_of(c.f, grad), c.jumps) for c in curves]),
+            holds=holds,
+        )
+        for grad, text in texts.items()
+    ]
 
 
 def _loss_gradients(curves: list[Curve], grid: Grid, loss: Function, is_single: bool) -> Panel:
     """dL/dx of the loss. If all curves have the same values, also the dL/dy that arrives."""
-    strokes = _strokes(curves, lambda curve: gradient_of(_chain(loss, curve), 1.0), grid, "dL/dx ", marks_jumps=True)
-    if len(curves) == 1:
-        strokes = [strokes[0]._replace(entry="dL/dx")]
+    texts = [f"dL/dx {curve.label}" for curve in curves] if len(curves) > 1 else ["dL/dx"]
+    strokes = _strokes(
+        grid,
+        [(t, c.colour, gradient_of(_chain(loss, c), 1.0), c.jumps) for t, c in zip(texts, curves, strict=True)],
+    )
     if is_single:
         arriving = line_of(_arriving(loss, curves[0]), grid)
         strokes = [Stroke(arriving, "dL/dy", FORWARD, (0, (0.9, 0.45)), width=4, alpha=0.55), *strokes]
@@ -264,10 +262,6 @@ def _chain(loss: Function, curve: Curve) -> Function:
 
 def _arriving(loss: Function, curve: Curve) -> Function:
     return lambda x: gradient(loss, curve.f(x).detach())
-
-
-def _width(position: int, count: int) -> float:
-    return 1.8 + 1.5 * (count - 1 - position)
 
 
 def _wrap(stacks: list[list[Panel]], has_same_y: bool) -> Rows:

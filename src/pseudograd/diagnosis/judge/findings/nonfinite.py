@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,7 @@ _TO_OPS = dict.fromkeys(
     ("LinalgEigh", "LinalgEig", "LinalgSvd"),
     "Use these values alone, not the vectors; or make them differ: x + torch.diag(torch.linspace(0, 1e-3, n)).",
 ) | {"CtcLoss": "zero_infinity=True  # of ctc_loss: a target is longer than its input can hold"}
+_X = re.compile(r"\bx\b")
 _OPERATORS: dict[type, str] = {ast.Div: "Div", ast.Mult: "Mul", ast.Pow: "Pow"}
 
 
@@ -236,45 +238,43 @@ def _advise(birth: Birth, expression: str) -> str:
     }.get(birth.kind)
     if plain is not None:
         return _TO_OPS.get(birth.op, plain)
-    change = _change_of(birth)
-    pasted = _rewrite(expression, birth, change)
+    mend = _mend(birth)
+    pasted = _rewrite(expression, birth, mend)
     if birth.kind in _CLAUSES:
         otherwise, clause = _CLAUSES[birth.kind]
         return f"{pasted or otherwise}  # {clause}"
     why = "in front of it" if pasted else "for the x that enters here"
-    return f"{pasted or change('x')}  # {why}{': what stands behind it comes too late' if birth.is_masked else ''}"
+    return f"{pasted or mend}  # {why}{': what stands behind it comes too late' if birth.is_masked else ''}"
 
 
-def _change_of(birth: Birth) -> Callable[[str], str]:
-    """A function that takes the source of x, and returns the source of an x with a finite result and slope."""
-    kind, dtype = birth.kind, birth.dtype
-    limits = "arc" if birth.op in ("Log1P", "Logit") else kind
-    least = _LEAST.get(limits, {}).get(dtype, _USUAL_LEAST.get(limits, 0.0))
+def _mend(birth: Birth) -> str:
+    """The source of what to write in place of the x that enters: its result and its slope are finite."""
+    kind, op, dtype = birth.kind, birth.op, birth.dtype
+    least = _least(birth, "arc" if op in ("Log1P", "Logit") else kind)
     if kind == "half result":
-        return lambda x: f"{x}.float()"
+        return "x.float()"
     if kind == "row":
         end = "6e4" if dtype is torch.float16 else "1e30"
-        return lambda x: f"{x}.clamp(-{end}, {end})"
-    if kind == "overflow":
-        limit = {torch.float16: 5, torch.float64: 350}.get(dtype, 40)  # a loss squares it
-        return lambda x: f"{x}.clamp(max={limit})"
-    if dtype.is_complex:
-        return lambda x: f"torch.where({x}.abs() > {least:g}, {x}, {1 if birth.is_masked else f'{least:g}'})"
+        return f"x.clamp(-{end}, {end})"
+    if kind == "overflow":  # a loss squares it
+        return f"x.clamp(max={ {torch.float16: 5, torch.float64: 350}.get(dtype, 40) })"
+    if dtype.is_complex or (kind == "division" and op in ("Div", "Addcdiv", "Reciprocal")):
+        return f"torch.where(x.abs() > {least}, x, {1 if birth.is_masked else least})"
     if kind == "arc":
-        low = "1" if birth.op == "Acosh" else "-1"
-        ends = f"min=1 + {least:g}" if low == "1" else f"-1 + {least:g}, 1 - {least:g}"
-        return lambda x: f"{x}.clamp({ends})"
-    if birth.op == "Logit":
-        return lambda x: f"{x}.clamp({least:g}, 1 - {least:g})"
-    if kind == "division" and birth.op in ("Div", "Addcdiv", "Reciprocal"):
-        return lambda x: f"torch.where({x}.abs() > {least:g}, {x}, {'1' if birth.is_masked else f'{least:g}'})"
+        return f"x.clamp(min=1 + {least})" if op == "Acosh" else f"x.clamp(-1 + {least}, 1 - {least})"
+    if op == "Logit":
+        return f"x.clamp({least}, 1 - {least})"
     if kind == "factor":
-        return lambda x: f"torch.where({x}.isfinite(), {x}, 0)"
-    return lambda x: f"{x}.clamp(min={'-1 + ' if birth.op == 'Log1P' else ''}{least:g})"
+        return "torch.where(x.isfinite(), x, 0)"
+    return f"x.clamp(min={'-1 + ' if op == 'Log1P' else ''}{least})"
 
 
-def _rewrite(expression: str, birth: Birth, change: Callable[[str], str]) -> str:
-    """The call with a changed x; "" if the expression is no call of this op."""
+def _least(birth: Birth, kind: str) -> str:
+    return f"{_LEAST.get(kind, {}).get(birth.dtype, _USUAL_LEAST.get(kind, 0.0)):g}"
+
+
+def _rewrite(expression: str, birth: Birth, mend: str) -> str:
+    """The call with its x mended; "" if the expression is no call of this op."""
     try:
         tree = ast.parse(expression, mode="eval").body
     except SyntaxError:
@@ -283,17 +283,17 @@ def _rewrite(expression: str, birth: Birth, change: Callable[[str], str]) -> str
     operand = _operand(tree, birth.op, position)
     root = None if birth.kind != "division" or operand is None else _operand(operand, "Sqrt", 0)
     if root is not None:  # a root as divisor: the slope of the root is infinite at 0, too
-        least = _LEAST["root"].get(birth.dtype, _USUAL_LEAST["root"])
-        operand, change = root, lambda x: f"{x}.clamp(min={least:g})"
+        operand, mend = root, f"x.clamp(min={_least(birth, 'root')})"
     source = None if operand is None else ast.get_source_segment(expression, operand)
     if operand is None or source is None or operand.lineno != operand.end_lineno or "\n" in expression:
         return ""
     x = source if isinstance(operand, (ast.Name, ast.Attribute, ast.Call, ast.Subscript)) else f"({source})"
     start, end = operand.col_offset, operand.end_col_offset
     before, after = expression.encode()[:start].decode(), expression.encode()[end:].decode()
-    if len(x) > _LONG and change(x).count(x) > 1:
-        return f"{before}{change('inner').replace('inner', f'(inner := {source})', 1)}{after}"
-    return f"{before}{change(x)}{after}"
+    first, *others = _X.split(mend)
+    if len(x) > _LONG and len(others) > 1:
+        return f"{before}{first}(inner := {source}){'inner'.join(others)}{after}"
+    return f"{before}{x.join([first, *others])}{after}"
 
 
 def _operand(tree: ast.expr, op: str, position: int) -> ast.expr | None:
