@@ -21,7 +21,17 @@ from . import broken_rules
 
 
 # Parts of the names of checks that take longer, or for which there are tests of their own.
-SLOW = ("bfloat16", "float64", "sides", "broadcast", "layouts", "reverse", "element-wise", "all inputs", "finite second")
+SLOW = (
+    "bfloat16",
+    "float64",
+    "sides",
+    "broadcast",
+    "layouts",
+    "reverse",
+    "element-wise",
+    "all inputs",
+    "finite second",
+)
 
 
 def _failures(op: Op, rule: str) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pseudograd.migrate import classes, make_migration
+from pseudograd.migrate import make_migration
 from pseudograd.migrate.hints import HINTS
 
 from ..coming_from.lines import ROWS
@@ -95,24 +94,6 @@ for step in range(5):
     x = (x - 0.1 * g).detach().requires_grad_()
 print(math.fsum(x.tolist()), x.tolist())
 """
-
-
-_matches: dict[tuple[object, ...], Any] = {}
-
-
-@pytest.fixture(autouse=True)
-def _measure_each_class_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure = classes._match
-
-    def match(node: ast.ClassDef, source: str, tree: ast.Module) -> Any:
-        text, imports = ast.unparse(node), [ast.unparse(line) for line in tree.body if classes._imports_torch(line)]
-        others = {name for name in classes._names_bound_otherwise(tree) if name in text and name != node.name}
-        key = (text, *imports, *sorted(others))
-        if key not in _matches:
-            _matches[key] = measure(node, source, tree)
-        return _matches[key]
-
-    monkeypatch.setattr(classes, "_match", match)
 
 
 def _file(folder: Path, text: str, name: str = "old.py") -> Path:
@@ -278,7 +259,6 @@ def test_nothing_of_the_script_runs_but_its_imports_of_torch(tmp_path: Path) -> 
         POPULAR.replace("low, high):", f"low, high={write}):", 1),
         POPULAR.replace("return x", f"{write}; return x"),
     ):
-        _matches.clear()
         make_migration(_file(tmp_path, f"import torch\n{text}"))
         assert not (tmp_path / "ran").exists()
 

@@ -231,19 +231,20 @@ def _compare(
     A class that blocks a grad for its size is another function: it has to pass every size where the rule passes both signs of grad.
     """
     dtypes: list[str] = []
-    differences: dict[str, str] = {}  # one example for each kind
+    # One example for each cause: a dtype, an x or a grad that is not finite, a small grad.
+    differences: dict[str, str] = {}
     for name, dtype in DTYPES.items():
         is_exact = True
-        for values in numbers if dtype == torch.float32 else numbers[:1]:
-            values = tuple(torch.tensor(value).to(dtype).item() for value in values)
-            ours = candidate._replace(others=others_of(values))
-            x, grad, is_usual = _pairs(values, dtype)
+        for exact in numbers if dtype == torch.float32 else numbers[:1]:
+            after_x = tuple(torch.tensor(number).to(dtype).item() for number in exact)
+            ours = candidate._replace(others=others_of(after_x))
+            x, grad, is_usual = _pairs(after_x, dtype)
             is_finite = grad.isfinite()
             try:
                 y, grad_x = torch.empty_like(x), torch.empty_like(x)
                 # One NaN can switch off a guard that reads the whole gradient, so finite gradients are tried alone.
                 for part in (is_finite, ~is_finite):
-                    y_part, grad_x[part] = evaluate(x[part], grad[part], values)
+                    y_part, grad_x[part] = evaluate(x[part], grad[part], after_x)
                     if y_part.dtype != dtype:
                         differences.setdefault(name, f"{name}: its values are {str(y_part.dtype)[6:]}")
                         is_exact = False
@@ -265,11 +266,11 @@ def _compare(
             if is_other.any() or (dtype == torch.float32 and not is_exact):
                 return None
             for at in wrong.nonzero().flatten().tolist():
-                kind = "x" if not math.isfinite(x[at]) else "" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
+                cause = "x" if not math.isfinite(x[at]) else "" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
                 text = (
                     f"{name}: grad = {grad[at]:g} gives {grad_x[at]:g} instead of {grad_ours[at]:g} at x = {x[at]:.5g}"
                 )
-                differences.setdefault(kind, text)
+                differences.setdefault(cause, text)
         dtypes += [name] if is_exact else []
     return tuple(dtypes), tuple(differences.values())
 

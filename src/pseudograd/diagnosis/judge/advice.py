@@ -36,8 +36,8 @@ _AS_IT_WILL_BE = ", with the line as it is after this edit"
 _LONGEST = 80  # characters of an expression in a line to paste
 
 
-def override(site: Site, rule: str, brings: str = "") -> str:
-    """The line that gives this call the rule. brings: a clause about the effect.
+def override(site: Site, rule: str, effect: str = "") -> str:
+    """The line that gives this call the rule. effect: a clause about the effect.
 
     It names the call by its source if that occurs only once in the file, because the edit moves the call to another line.
     """
@@ -47,10 +47,10 @@ def override(site: Site, rule: str, brings: str = "") -> str:
         return write_out("override", site.op, site.within)
     if rule == DEFAULT_RULE and site.direction == ASCENT:
         why = "in place of this call, as its optimizer ascends"
-        return f"pseudograd.{site.family}(..., maximize=True)  # {why}{brings}"
+        return f"pseudograd.{site.family}(..., maximize=True)  # {why}{effect}"
     condition, hint = f"site.is_at({site.where!r})", _AROUND_THE_STEP
     if rule == DEFAULT_RULE and site.direction == UNKNOWN:
-        brings += "; if the program adds this gradient, pseudograd.clamp(..., maximize=True) in place of this call"
+        effect += "; if the program adds this gradient, pseudograd.clamp(..., maximize=True) in place of this call"
     file = "" if site.source is None else site.source[0]
     if file and not is_of_a_package(file):
         source = " ".join(line.strip() for line in lines_of(file))
@@ -61,13 +61,13 @@ def override(site: Site, rule: str, brings: str = "") -> str:
         else:  # a cell of a notebook, whose name changes when it runs again
             condition = f"site.expression == {site.expression!r}"
     chosen = f"{site.family}=lambda site: {rule!r} if {condition} else None"
-    return f"with pseudograd.override({chosen}): ...{hint}{brings}"
+    return f"with pseudograd.override({chosen}): ...{hint}{effect}"
 
 
-def try_rule(site: Site, brings: str = "") -> str | None:
+def try_rule(site: Site, effect: str = "") -> str | None:
     """The rule that usually helps the family of this op; None if there is none."""
     rule = _RULES.get(site.family or "")
-    return None if rule is None else override(site, rule, brings)
+    return None if rule is None else override(site, rule, effect)
 
 
 def pin(site: Site, era: str, evidence: Evidence) -> str:

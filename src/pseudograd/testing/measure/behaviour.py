@@ -60,36 +60,38 @@ def count_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
 def list_writes(f: Function, x: Tensor) -> tuple[str, ...]:
     """The tensors of others that f changes: its input, the gradient that it is given, and what it saved for its backward."""
     leaf = x.clone().requires_grad_()
-    lent = leaf.clone()  # f may work in place
-    y = f(lent)
+    given_x = leaf.clone()  # f may work in place
+    y = f(given_x)
     if not y.requires_grad:
         return ()
-    writes = [_describe_write("its input", x, lent, "x")]
+    writes = [_describe_write("its input", x, given_x, "x")]
     grad = torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator()).to(y.dtype)
-    own, saved, values = grad.clone(), lent.detach().clone(), y.detach().clone()
+    given_grad, x_before, y_before = grad.clone(), given_x.detach().clone(), y.detach().clone()
 
     def backward(grad: Tensor, retain_graph: bool) -> Tensor:
         (gradient,) = torch.autograd.grad(y, leaf, grad, retain_graph=retain_graph, allow_unused=True)
         return torch.zeros_like(x) if gradient is None else gradient.detach().clone()
 
-    first = backward(own, retain_graph=True)
+    first = backward(given_grad, retain_graph=True)
     extreme = grad.clone()
     extreme.view(-1)[: len(_EXTREME)] = torch.tensor(_EXTREME).to(grad)
-    clamped = extreme.clone()
+    given_extreme = extreme.clone()
     with contextlib.suppress(Exception):  # a backward that refuses them
-        backward(clamped, retain_graph=True)
-    of_grad = [
-        _describe_write("the gradient that it is given", *pair, "grad") for pair in ((grad, own), (extreme, clamped))
-    ]
+        backward(given_extreme, retain_graph=True)
+    pairs = (grad, given_grad), (extreme, given_extreme)
+    of_grad = (_describe_write("the gradient that it is given", *pair, "grad") for pair in pairs)
     writes += [next(filter(None, of_grad), "")]
-    writes += [_describe_write("its input in backward", saved, lent, "x"), _describe_write("its y", values, y, "y")]
+    writes += [
+        _describe_write("its input in backward", x_before, given_x, "x"),
+        _describe_write("its y", y_before, y, "y"),
+    ]
     if not any(writes[2:]):
         try:
-            again = backward(grad.clone(), retain_graph=False)
+            second = backward(grad.clone(), retain_graph=False)
         except Exception as error:
             writes += ["what it saved"] if "modified by an inplace operation" in str(error) else []
         else:
-            writes += ["what it saved"] if _is_changed(first, again).any() else []
+            writes += ["what it saved"] if _is_changed(first, second).any() else []
     return tuple(filter(None, writes))
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from ....wording import shortened
 from ...records import Finding
-from .kind import Evidence, Kind, part
+from .kind import Evidence, Kind, computed_once
 
 __all__ = ["CODES", "KINDS", "Evidence", "Kind", "Results", "describe"]
 
@@ -30,7 +30,7 @@ CODES = tuple(sorted(kind.about for kind in KINDS))  # sorted by number, for the
 class Results(Evidence):
     """All fields of `Report`. `Diagnosis` keeps one object of this class when its context has ended."""
 
-    @part
+    @computed_once
     def _all_findings(self) -> Iterable[Finding]:
         """The findings; those that are declared deliberate are muted."""
         findings = [finding for kind in KINDS for finding in kind.find(self)]
@@ -40,7 +40,7 @@ class Results(Evidence):
             for finding in findings
         ]
 
-    @part
+    @computed_once
     def findings(self) -> Iterable[Finding]:
         """The findings in the order in which a backward meets their lines; findings without such a line come last."""
         order: dict[tuple[str, str], int] = {}

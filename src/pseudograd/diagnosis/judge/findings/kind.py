@@ -41,7 +41,7 @@ CODES = {code.number: code for code in read_codes(Path(__file__).with_name("code
 _CHOICES = "mul|where|maskedFill|index|gather|nativeDropout|maxPool|max|min|amax|amin|sort|topk|Copy|fill|zero|scatter|masked|put"
 
 
-def part(read: Callable[[Owner], Iterable[Record]]) -> cached_property[list[Record]]:
+def computed_once(read: Callable[[Owner], Iterable[Record]]) -> cached_property[list[Record]]:
     """A list that is computed once. If that fails, it is empty, and the errors of the report say why."""
     guarded = harmless("the report")(lambda evidence: list(read(evidence)))
     return cached_property(lambda evidence: guarded(evidence) or [])
@@ -62,7 +62,7 @@ class Evidence:
         """Made by the recorder when a gradient is not finite for the first time."""
         return vars(self.recorder).get("nonfinite")
 
-    @part
+    @computed_once
     def sites(self) -> Iterable[Site]:
         """The sites in the order in which a backward meets them."""
         sites = [
@@ -81,7 +81,7 @@ class Evidence:
             if site.arrived and not site.is_guard and (site.family or not re.match(_CHOICES, site.op))
         ]
 
-    @part
+    @computed_once
     def structural(self) -> Iterable[Structural]:
         cuts = [cut for cut in self.recorder.influence.cuts.values() if cut.upstream]
         records = [structural_of(cut, self.leaves, self.deliberate.location(cut.location)) for cut in cuts]
@@ -91,15 +91,15 @@ class Evidence:
     def starving(self) -> Starving:
         return Starving(self.recorder, self.sites, self.structural)
 
-    @part
+    @computed_once
     def starved(self) -> Iterable[Starved]:
         return [record for record in self.starving.starved if not self.deliberate.parameter(record.parameter)]
 
-    @part
+    @computed_once
     def partly(self) -> Iterable[Partly]:
         return [record for record in self.starving.partly_starved() if not self.deliberate.parameter(record.parameter)]
 
-    @part
+    @computed_once
     def sensitivity(self) -> Iterable[Sensitivity]:
         return self.meter.sensitivity.records() if self.meter and self.meter.sensitivity else []
 
@@ -107,7 +107,7 @@ class Evidence:
     def errors(self) -> list[str]:
         return self.noted.lines
 
-    @part
+    @computed_once
     def calm(self) -> Iterable[str]:
         report = "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
         policy = f"in the clipped loss of a policy. Of a policy, {report}"
@@ -146,29 +146,29 @@ class Evidence:
                 passes = f"{len(steps):,} of {counted(len(values), 'backward pass', 'backward passes')}"
                 yield f"the loss at {where} is not finite in {passes} that were looked at, first in backward {steps[0]:,}"
 
-    @part
+    @computed_once
     def copied(self) -> Iterable[Copied]:
         return copies(tally for tally in self.tallies if tally.calls)
 
-    @part
+    @computed_once
     def norms(self) -> Iterable[Norm]:
         return norms_of(leaf for _, leaf in self.leaves)
 
-    @part
+    @computed_once
     def stalled(self) -> Iterable[Stall]:
         return [steps.record for steps in self.stalls.parameters() if not steps.moves_on_average]
 
-    @part
+    @computed_once
     def history(self) -> Iterable[History]:
         return histories((leaf for _, leaf in self.leaves), self.sensitivity, self.stalled)
 
-    @part
+    @computed_once
     def parameters(self) -> Iterable[str]:
         """All leaves; if optimisers step, without the inputs of a batch that require a gradient."""
         are_all = not self.recorder.optimisers.have_stepped
         return [leaf.name for _, leaf in self.leaves if are_all or leaf.is_parameter or leaf.is_in_optimizer]
 
-    @part
+    @computed_once
     def idle(self) -> Iterable[str]:
         known = set(self.parameters)
         return [name for name in self.starving.excused() if name in known]
