@@ -123,8 +123,8 @@ def _row_by_row(row: Callable[..., Tensor], f: Any, x: Tensor, weight: Tensor) -
     return batches.stack_rows([row(f, x, weight, pick) for pick in batches.picks(x)], x)
 
 
-# Values that equal the plain backward, for every rule.
-FIRST: dict[str, Way] = {
+# Values that equal the plain backward, for every rule. Compiled together with the op: ...
+COMPILED_FIRST: dict[str, Way] = {
     "func.grad": transforms.gradient_by_func_grad,
     "func.vjp": transforms.gradient_by_vjp,
     "jacrev": transforms.gradient_by_jacrev,
@@ -133,18 +133,27 @@ FIRST: dict[str, Way] = {
     "vmap(jacrev)": lambda f, x, w: vmap(lambda row, weight: jacrev(loss_of(f, weight))(row))(x, w),
     "grad(vmap)": transforms.gradient_by_grad_of_vmap,
     "vmap, then backward": transforms.gradient_by_recorded_vmap,
+}
+# ... applied to what comes out of the compiler ...
+COMPILED_ALONE: dict[str, Way] = {
+    "plain": gradient_by_backward,
     "is_grads_batched": transforms.gradient_by_batched_grads,
     "functional.jacobian(vectorize=True)": functional_jacobian,
     "checkpoint, not reentrant": transforms.gradient_by_checkpoint,
     "checkpoint, reentrant": transforms.gradient_by_reentrant_checkpoint,
     "autocast": autocast,
     "saved_tensors_hooks": transforms.gradient_by_saved_tensors_hooks,
+    "deepcopy of a module": copied,
+    "compiled autograd": compiled_autograd,
+}
+# ... and in eager mode only.
+FIRST: dict[str, Way] = {
+    **COMPILED_FIRST,
+    **{name: way for name, way in COMPILED_ALONE.items() if name != "plain"},
     "grad(create_graph=True)": transforms.gradient_by_create_graph,
     "make_fx": gradient_by_make_fx,
     "jit.trace": traced_by_jit,
-    "deepcopy of a module": copied,
     "pickle of a module": pickled,
-    "compiled autograd": compiled_autograd,
 }
 # Values that equal the double backward, for every rule: reverse over reverse. First those that give the row of one element.
 ROWS: dict[str, Callable[[Any, Tensor, Tensor, Tensor], Tensor]] = {
@@ -170,25 +179,6 @@ FORWARD_SECOND: dict[str, Way] = {
     "hessian": lambda f, x, w: hessian(_curved(f, w))(x),
     "vmap(hessian)": lambda f, x, w: _block_diagonal(vmap(lambda row, weight: hessian(_curved(f, weight))(row))(x, w)),
 }
-# Compiled: the op alone, with each way applied to what comes out of the compiler ...
-COMPILED_ALONE: dict[str, Way] = {
-    "plain": gradient_by_backward,
-    **{
-        name: FIRST[name]
-        for name in (
-            *("is_grads_batched", "functional.jacobian(vectorize=True)", "saved_tensors_hooks", "compiled autograd"),
-            *("checkpoint, not reentrant", "checkpoint, reentrant", "autocast", "deepcopy of a module"),
-        )
-    },
-}
-# ... or together with the way.
-COMPILED_FIRST: dict[str, Way] = {
-    name: FIRST[name]
-    for name in (
-        *("func.grad", "func.vjp", "jacrev", "vmap(grad)", "vmap(vjp)", "vmap(jacrev)", "grad(vmap)"),
-        "vmap, then backward",
-    )
-}
 COMPILED_SECOND: dict[str, Way] = {
     name: SECOND[name] for name in ("jacrev(jacrev)", "grad of grad", "vmap(grad of grad)")
 }
@@ -199,14 +189,7 @@ COMPILED_FORWARD: dict[str, Way] = {
 }
 COMPILED_FORWARD_SECOND: dict[str, Way] = {"hessian": FORWARD_SECOND["hessian"]}
 # The gradients of every tensor input at once, with mixed dtypes: what was broadcast gets the sum, cast to its dtype.
-ALL_INPUTS: dict[str, Way] = {
-    name: FIRST[name]
-    for name in (
-        *("func.grad", "func.vjp", "jacrev", "vmap(grad)", "grad(vmap)", "vmap, then backward", "is_grads_batched"),
-        *("checkpoint, not reentrant", "checkpoint, reentrant", "saved_tensors_hooks"),
-        *("grad(create_graph=True)", "make_fx"),
-    )
-}
+ALL_INPUTS = {name: way for name, way in FIRST.items() if way in transforms.REVERSE or name == "make_fx"}
 COMPILED_ALL_INPUTS: dict[str, Way] = {
     name: way for name, way in {**COMPILED_ALONE, **COMPILED_FIRST}.items() if name in {"plain", *ALL_INPUTS}
 }

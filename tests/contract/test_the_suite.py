@@ -19,7 +19,6 @@ from pseudograd.testing.contract.rule import checks_of
 from ..choices import folded
 from . import broken_rules
 
-
 # Parts of the names of checks that take longer, or for which there are tests of their own.
 SLOW = (
     "bfloat16",

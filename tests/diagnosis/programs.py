@@ -2,7 +2,6 @@
 
 A program is a function that trains something inside `diagnose` and returns the diagnosis. The line with the fault has the comment
 `# fault: KIND`.
-`python -m tests.diagnosis.programs` prints a table of all programs.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import importlib
 import inspect
 import pickle
 import pkgutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -156,27 +154,3 @@ def find_mistakes(program: Program, outcome: Outcome) -> Iterator[str]:
 
 def _describe(finding: Finding) -> str:
     return f"{finding.code} at {finding.where} `{finding.expression}`: {finding.evidence}; {finding.cause}"
-
-
-def print_table() -> None:
-    """Print a line for each program whose name has all words of the command line, and what `diagnose` gets wrong about it."""
-    programs = [
-        program
-        for program in load_programs("planted") + load_programs("clean")
-        if program.is_runnable and all(word in program.name for word in sys.argv[1:])
-    ]
-    pairs = [program for program in programs if program.ranks == 2]
-    ranked = run_on_two_ranks(pairs) if pairs else {}
-    for program in programs:
-        expected = "nothing" if program.code is None else f"{program.code} at {program.fault[0]} ({program.fault[1]})"
-        try:
-            outcomes = ranked.get(program.name) or [run_here(program)]
-            mistakes = [mistake for outcome in outcomes for mistake in find_mistakes(program, outcome)]
-        except Exception as error:
-            mistakes = [f"it raised {type(error).__name__}: {error}"]
-        print(f"{'FAIL' if mistakes else 'ok  '} {program.name}: {expected}", *mistakes, sep="\n       ", flush=True)
-
-
-if __name__ == "__main__":
-    # the list of programs in this copy of the file is empty
-    importlib.import_module("tests.diagnosis.programs").print_table()
