@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from ..testing.measure.numeric import narrow_dtype_of, values
 from . import audit_answers
 from .audit_figure import draw
 from .audit_record import Answer, AuditRecord
-from .gradient import FIX_RANDOM, checked_function, in_dtype, on_copy
+from .gradient import FIX_RANDOM, checked_function, in_dtype, name_of, on_copy
 from .measure import measure, regions_of, shares_of
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ def audit(
         if element_wise.word == "yes":
             rule, note = audit_answers.name_rule(call, m, narrow, dtype)
         return Audit(
-            _name_of(f),
+            name_of(f),
             low,
             high,
             len(m.x),
@@ -200,10 +199,3 @@ def _check_values(f: Function, x: Tensor) -> None:
             got, name = "steps that hide its derivative", str(narrow).removeprefix("torch.")
             remedy = f"Leave out the cast to {name}: the report has a line for {name}"
             raise ValueError(f"audit: f must not compute in {name}, got {got}. {remedy}.")
-
-
-def _name_of(f: object) -> str:
-    owner = getattr(f, "__self__", None)  # of a bound apply
-    if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
-        return f"{owner.__name__}.{getattr(f, '__name__', 'apply')}"
-    return getattr(f, "__name__", "") or type(f).__name__

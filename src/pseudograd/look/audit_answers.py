@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -63,14 +64,19 @@ def answer_dtypes(
     beside = [x + share * max(1.0, abs(x)) for x in ends for share in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
     inside = [x for x in beside if m.x[0] <= x <= m.x[-1]]
     x = torch.tensor(inside + m.x[:: max(1, len(m.x) // 24)].tolist(), dtype=m.x.dtype)
-    answers = {}
-    for name in names:
-        dtype = getattr(torch, name)
-        try:
-            answers[name] = _describe_underflow(underflow(function_in(dtype), f, x, dtype, ends))
-        except Exception as error:
-            answers[name] = _refusal(error)
-    return answers
+
+    def compare(dtype: torch.dtype) -> Answer:
+        return _describe_underflow(underflow(function_in(dtype), f, x, dtype, ends))
+
+    return {name: _ask(partial(compare, getattr(torch, name))) for name in names}
+
+
+def _ask(question: Callable[[], Answer]) -> Answer:
+    """The answer, or the error with which f refuses the question."""
+    try:
+        return question()
+    except Exception as error:
+        return Answer("refused", None, write_error(error))
 
 
 def _describe_underflow(result: Underflow) -> Answer:
@@ -98,21 +104,16 @@ def _describe_underflow(result: Underflow) -> Answer:
 
 def answer_transforms(f: Function, m: Measured) -> dict[str, Answer]:
     """Double backward at all points except kinks and jumps; forward mode and vmap at all points."""
-    answers, ones = {}, torch.ones_like(m.x)
-    for name, transform, other in (
-        ("forward_mode", transforms.diagonal_by_jvp, "reverse mode"),
-        ("vmap", transforms.gradient_by_vmap_of_grad, "plain backward"),
-    ):
-        try:
-            wrong = _differ(transform(f, m.x, ones).detach(), m.positive, m.noise)
-            answers[name] = _answer("agrees", "differs", wrong, f"from {other} ")
-        except Exception as error:
-            answers[name] = _refusal(error)
-    try:
-        double_backward = _double_backward(f, m.x[~m.is_break & m.slope.isfinite()], m)
-    except Exception as error:
-        double_backward = _refusal(error)
-    return {"double_backward": double_backward, **answers}
+
+    def compare(transform: transforms.Way, other: str) -> Answer:
+        wrong = _differ(transform(f, m.x, torch.ones_like(m.x)).detach(), m.positive, m.noise)
+        return _answer("agrees", "differs", wrong, f"from {other} ")
+
+    return {
+        "double_backward": _ask(lambda: _double_backward(f, m.x[~m.is_break & m.slope.isfinite()], m)),
+        "forward_mode": _ask(lambda: compare(transforms.diagonal_by_jvp, "reverse mode")),
+        "vmap": _ask(lambda: compare(transforms.gradient_by_vmap_of_grad, "plain backward")),
+    }
 
 
 def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
@@ -216,10 +217,6 @@ def _share(wrong: Tensor) -> float:
 def _where(wrong: Tensor) -> str:
     share = _share(wrong)
     return f"at {share:.0%} of the points" if share >= 0.01 else f"at {int(wrong.sum())} of {wrong.numel()} points"
-
-
-def _refusal(error: Exception) -> Answer:
-    return Answer("refused", None, write_error(error))
 
 
 def write_error(error: Exception) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -16,7 +14,7 @@ from ..parse_rule import parsed
 from ..rule import BOUNDED, Edge, Op, Picture, RuleObject, make_call
 from ..testing.measure.behaviour import count_talk
 from ..testing.measure.numeric import jumps_of, resolution_of, short_decimal
-from .gradient import FIX_RANDOM, checked_function, gradient, in_dtype, on_copy
+from .gradient import FIX_RANDOM, checked_function, gradient, in_dtype, name_of, on_copy
 from .palette import colour
 
 Function = Callable[[Tensor], Tensor]
@@ -91,18 +89,6 @@ def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge 
     jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
     inside = picture.others if op.inputs == BOUNDED else None
     return Curve(label, lambda x: op.public(*inputs(x), **options), y, colour(label), jumps, inside)
-
-
-def name_of(f: object) -> str:
-    if f is torch.clamp:
-        return "torch.clamp"
-    if isinstance(f, functools.partial):
-        return name_of(f.func)
-    owner = getattr(f, "__self__", f)  # of the apply of an autograd.Function
-    if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
-        return owner.__name__
-    name = getattr(f, "__name__", type(f).__name__)
-    return "f" if name == "<lambda>" else str(name)
 
 
 def _arguments(bounds: tuple[object, ...]) -> str:

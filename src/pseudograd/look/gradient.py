@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable
 
@@ -80,6 +81,19 @@ def on_copy(f: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tenso
         return f(copied, *others) if x.numel() else copied
 
     return call
+
+
+def name_of(f: object) -> str:
+    """The name of a function in a report or a picture."""
+    if f is torch.clamp:
+        return "torch.clamp"
+    if isinstance(f, functools.partial):
+        return name_of(f.func)
+    owner = getattr(f, "__self__", f)  # of the apply of an autograd.Function
+    if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
+        return owner.__name__
+    name = getattr(f, "__name__", type(f).__name__)
+    return "f" if name == "<lambda>" else str(name)
 
 
 def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:

@@ -23,10 +23,9 @@ from .curves import (
     grid_of,
     jumps_in,
     line_of,
-    name_of,
     number_names,
 )
-from .gradient import checked_function, gradient, in_dtype, on_copy
+from .gradient import checked_function, gradient, in_dtype, name_of, on_copy
 from .palette import FORWARD, LOSS, darker
 from .panels import Panel, Panels, Rows, Stroke, draw
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ..kernels import bits
 from ..rule import Call, Op, Rule
+from ..wording import counted
 
 
 def rules_text(ops: list[Op]) -> str:
@@ -61,4 +62,4 @@ def what_is_saved(op: Op, rule: Rule) -> str:
 
 
 def _bits(planes: int) -> str:
-    return f"{planes} bit{'s' * (planes > 1)} or x"
+    return f"{counted(planes, 'bit')} or x"
