@@ -62,47 +62,75 @@ def compare_events(
 
     noises: runs of the older torch in which rounding alone differs.
     """
-    noise_of: dict[object, float] = {}
-    recent: deque[float] = deque(maxlen=_RECENT_EVENTS)
-    largest, count, other_ops = 0.0, 0, dict[str, None]()
+    rounding = _Rounding(roundings)
+    count, other_ops = 0, dict[str, None]()
     harmless: set[object] = set()  # events that only one run has, in a step whose other values agree
     for step in sorted(old.steps.keys() & new.steps.keys()):
         for run in noises:
-            _measure_noise(noise_of, old.steps[step], run.steps.get(step, []))
-        new_events = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
-        common = {event.key for event in old.steps[step]} & new_events.keys()
+            rounding.add_noise(old.steps[step], run.steps.get(step, []))
+        in_new = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
+        in_both = {event.key for event in old.steps[step]} & in_new.keys()
+        # Events that only one run has: since the last event that agrees, and before it. Of those before it, an event whose line agrees
+        # later is dropped.
         only_old: list[Event] = []
-        # Events that only one run has, before the last event that agrees. If a later event on their line agrees, they are dropped.
-        earlier: tuple[list[Event], list[Event]] = ([], [])
+        before: tuple[list[Event], list[Event]] = ([], [])
         unmatched, position = set[object](), 0
         for event in _drop_leaves(old.steps[step]):
-            if event.key not in new_events:
+            if event.key not in in_both:
                 only_old.append(event)
                 continue
             count += 1
-            at, other = new_events[event.key]
+            at, other = in_new[event.key]
+            passed = _drop_leaves(new.steps[step][position:at])
+            only_new = [each for each in passed if each.key not in in_both]
             distances = _distances(event, other)
-            skipped = _drop_leaves(new.steps[step][position:at])
-            only_new = [event for event in skipped if event.key not in common]
-            noise, level = noise_of.get(event.key, 0.0), _usual_distance(recent)
-            pairs = zip(distances, event.tensors, strict=True)
-            if any(is_beyond_rounding(distance, digest, noise, level, roundings) for distance, digest in pairs):
+            if rounding.is_exceeded(event, distances):
                 if step < since:
                     continue
-                is_reordered = at < position or len(only_new) < len(skipped)
-                extra = (only_old, only_new) if only_old or only_new or is_reordered else earlier
+                is_reordered = at < position or len(only_new) < len(passed)
+                extra = (only_old, only_new) if only_old or only_new or is_reordered else before
                 old_extra, new_extra = (tuple(each for each in events if each.key not in harmless) for events in extra)
                 first = Difference(step, event, other, max(distances), old_extra, new_extra, is_reordered)
-                return Comparison(first, largest, count, tuple(other_ops))
-            recent.extend(filter(math.isfinite, distances))
-            largest = max(largest, *filter(math.isfinite, distances), 0.0)
-            other_ops.update(dict.fromkeys(event.origin.where for event in only_old))
-            unmatched.update(event.key for event in (*only_old, *only_new))
-            for events, added in zip(earlier, (only_old, only_new), strict=True):
+                return Comparison(first, rounding.largest, count, tuple(other_ops))
+            rounding.add(distances)
+            other_ops.update(dict.fromkeys(each.origin.where for each in only_old))
+            unmatched.update(each.key for each in (*only_old, *only_new))
+            for events, added in zip(before, (only_old, only_new), strict=True):
                 events[:] = [each for each in (*events, *added) if each.line != event.line]
             only_old, position = [], at + 1
         harmless |= unmatched
-    return Comparison(None, largest, count, tuple(other_ops))
+    return Comparison(None, rounding.largest, count, tuple(other_ops))
+
+
+class _Rounding:
+    """How far apart rounding alone drives the two runs, from the events that were compared so far."""
+
+    def __init__(self, roundings: int) -> None:
+        self.largest = 0.0
+        self._roundings = roundings
+        self._recent: deque[float] = deque(maxlen=_RECENT_EVENTS)
+        self._noise_of: dict[object, float] = {}  # by the key of an event: what another order of sums does there
+
+    def add_noise(self, events: Sequence[Event], others: Sequence[Event]) -> None:
+        """others: the same step in a run in which rounding alone differs."""
+        by_key = {event.key: event for event in others}
+        for event in _drop_leaves(events):
+            if event.key in by_key:
+                noise = self._noise_of.get(event.key, 0.0)
+                self._noise_of[event.key] = max(noise, *_distances(event, by_key[event.key]))
+
+    def add(self, distances: Sequence[float]) -> None:
+        finite = [distance for distance in distances if math.isfinite(distance)]
+        self._recent.extend(finite)
+        self.largest = max(self.largest, *finite, 0.0)
+
+    def is_exceeded(self, event: Event, distances: Sequence[float]) -> bool:
+        noise = self._noise_of.get(event.key, 0.0)
+        usual = sorted(self._recent)[len(self._recent) * 3 // 4] if self._recent else 0.0  # three of four are no larger
+        return any(
+            is_beyond_rounding(distance, digest, noise, usual, self._roundings)
+            for distance, digest in zip(distances, event.tensors, strict=True)
+        )
 
 
 def find_other_ops(old: Recording, new: Recording) -> Difference | None:
@@ -135,19 +163,6 @@ def find_added_calls(old: Recording, new: Recording, step: int) -> Difference | 
 
 def _drop_leaves(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if event.origin.kind != LEAF]
-
-
-def _usual_distance(distances: Sequence[float]) -> float:
-    """The upper quartile: three of four distances are no larger."""
-    return sorted(distances)[len(distances) * 3 // 4] if distances else 0.0
-
-
-def _measure_noise(noise_of: dict[object, float], events: Sequence[Event], others: Sequence[Event]) -> None:
-    """Add to `noise_of` the distance of each event between two runs in which rounding alone differs."""
-    by_key = {event.key: event for event in others}
-    for event in _drop_leaves(events):
-        if event.key in by_key:
-            noise_of[event.key] = max(noise_of.get(event.key, 0.0), *_distances(event, by_key[event.key]))
 
 
 def _distances(old: Event, new: Event) -> list[float]:

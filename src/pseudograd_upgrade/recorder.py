@@ -39,8 +39,12 @@ _VIEW_NAMES = tuple(f"{name}Backward" for name in _VIEW_NODES.split())
 _VIEWS = "view reshape t transpose permute unsqueeze squeeze flatten contiguous clone detach swapaxes movedim"
 _UNWRITTEN = "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_"
 _COPIES = "cpu cuda to float double half bfloat16 type requires_grad_ grad data"
-_COPYING_FUNCTIONS = {*_VIEWS.split(), *_COPIES.split()}
-_VIEW_FUNCTIONS, _UNWRITTEN_FUNCTIONS = {*_VIEWS.split(), "requires_grad_", "data"}, {*_UNWRITTEN.split()}
+_VIEW_FUNCTIONS = {*_VIEWS.split(), "requires_grad_", "data"}
+_UNWRITTEN_FUNCTIONS = {*_UNWRITTEN.split()}
+_COPYING_FUNCTIONS = {
+    *_VIEWS.split(),
+    *_COPIES.split(),
+}  # a program may call them after its last step, to keep a result
 ATTACHED = "pseudograd upgrade"  # the mark of a node that has a hook
 Arguments = tuple[object, ...]
 Settings = Mapping[str, Any]
