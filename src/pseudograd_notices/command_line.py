@@ -129,6 +129,7 @@ def _run(words: Sequence[str]) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        message = message.replace("SCRIPT, ...", "SCRIPT")  # the arguments of the program may be none
         print(f"pseudograd: {message}. See {self.prog} --help.", file=sys.stderr)
         raise SystemExit(2)
 

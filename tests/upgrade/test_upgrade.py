@@ -325,6 +325,7 @@ def test_a_difference_in_the_arguments_is_not_blamed_on_the_op(capfd: pytest.Cap
         (["--from", PY, "--to", PY, "gone.py"], "the script must be a file, got 'gone.py'."),
         (["--to", "torch==nonsense", "train.py"], "--to must be an interpreter or torch==VERSION, got 'torch==nonsense'."),
         (["--from", PY, "--to", ".", "train.py"], "--to must be an interpreter that can be run, got '.'."),
+        (["--from", PY, "--to", PY, "--seed", "-1", "train.py"], "--seed must lie in 0 to 4294967295, got -1."),
         (["--from", PY, "--to", PY, "--steps", "0", "train.py"], "--steps must be at least 1, got 0."),
         (["--from", PY, "--to", PY, "--steps", "3", "-m", "pytest"], "--steps must not come with -m pytest, got both."),
     ],

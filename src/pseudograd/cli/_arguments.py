@@ -58,10 +58,11 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, metavar="N", help="number of processes (default: 1)")
 
 
-def add_change(command: argparse.ArgumentParser) -> None:
+def add_change(command: argparse.ArgumentParser, frameworks: str = ", jax, tensorflow") -> None:
+    """frameworks: those that the command can pin to."""
     add = command.add_argument
     default, example = name_rules()
-    edges = "pin the gradient at bounds: closed, open, half, 'torch<=2.13', 'torch>=2.14', jax or tensorflow"
+    edges = f"pin the gradient at bounds: closed, open, half, 'torch<=2.13', 'torch>=2.14'{frameworks}"
     add("--pin", metavar="EDGE", help=f"{edges} (default, without --override: that of pyproject.toml)")
     add(
         "--override",

@@ -107,6 +107,8 @@ def _is_suite(options: argparse.Namespace) -> bool:
 def _check_combination(options: argparse.Namespace) -> None:
     if options.time_limit is not None and not options.time_limit > 0:
         raise ValueError(f"upgrade: --time-limit must be above 0, got {options.time_limit}.")
+    if not 0 <= options.seed < 2**32:
+        raise ValueError(f"upgrade: --seed must lie in 0 to 4294967295, got {options.seed}.")
     for name, value, least in (("max-runs", options.max_runs, 2), ("steps", options.steps, 1)):
         if value is not None and value < least:
             raise ValueError(f"upgrade: --{name} must be at least {least}, got {value}.")
