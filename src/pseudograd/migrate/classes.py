@@ -7,7 +7,7 @@ import itertools
 import linecache
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,10 +77,12 @@ def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
     return {statement.name: statement for statement in node.body if isinstance(statement, ast.FunctionDef)}
 
 
-def judge_class(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.Module, unread: str = "") -> OldClass:
+def judge_class(
+    node: ast.ClassDef, source: str, tree: ast.Module, cells: Sequence[ast.Module], unread: str = ""
+) -> OldClass:
     """Decide whether an import can replace the class.
 
-    tree: of the source in which the class is executed. program: all code that may use the class, such as all cells of a notebook.
+    tree: of the source in which the class is executed. cells: all code that may use the class, a script or the cells of a notebook.
     unread: the text of cells that could not be parsed.
     """
     match = _match(node, source, tree)
@@ -97,7 +99,7 @@ def judge_class(node: ast.ClassDef, source: str, tree: ast.Module, program: ast.
     elif re.search(rf"\b{node.name}\b(?!\.apply\b)", unread):
         why = "a cell that cannot be read uses it"
     else:
-        why = _other_use(node, program)
+        why = _other_use(node, cells)
     return OldClass(
         node.name, node.lineno, match, why, hints=() if match else hints_for(node.name, _count_inputs(node))
     )
@@ -169,16 +171,21 @@ def _imports_torch(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import) and all(alias.name.split(".")[0] == "torch" for alias in node.names)
 
 
-def _other_use(node: ast.ClassDef, program: ast.Module) -> str:
+def _other_use(node: ast.ClassDef, cells: Sequence[ast.Module]) -> str:
     """A line that defines the class again or uses more of it than its `apply`, or ""."""
-    for other in ast.walk(program):
-        if isinstance(other, (ast.ClassDef, ast.FunctionDef)) and other.name == node.name and other is not node:
-            return f"line {other.lineno} defines {node.name} again"
     inside = set(map(id, ast.walk(node)))
-    uses = _uses(
-        program, lambda use: id(use) not in inside and node.name in (getattr(use, "id", ""), getattr(use, "attr", ""))
-    )
-    return next((f"line {line} uses more of it than `{node.name}.apply`" for line in uses), "")
+
+    def is_class(use: ast.Name | ast.Attribute) -> bool:
+        return id(use) not in inside and node.name in (getattr(use, "id", ""), getattr(use, "attr", ""))
+
+    for number, cell in enumerate(cells, 1):
+        line = f"cell {number}, line" if len(cells) > 1 else "line"
+        for other in ast.walk(cell):
+            if isinstance(other, (ast.ClassDef, ast.FunctionDef)) and other.name == node.name and other is not node:
+                return f"{line} {other.lineno} defines {node.name} again"
+        for use in _uses(cell, is_class):
+            return f"{line} {use} uses more of it than `{node.name}.apply`"
+    return ""
 
 
 def _uses(tree: ast.AST, is_class: Callable[[ast.Name | ast.Attribute], bool]) -> Iterator[int]:

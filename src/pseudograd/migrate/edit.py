@@ -59,7 +59,7 @@ def make_migration(file: Path) -> Migration:
 
 def _edit_script(text: str, file: Path) -> tuple[list[OldClass], str]:
     tree = ast.parse(text)
-    classes = [judge_class(node, text, tree, tree) for node in find_classes(tree)]
+    classes = [judge_class(node, text, tree, [tree]) for node in find_classes(tree)]
     classes = [
         replace(old, why_it_stays=find_use_beside(file, old.name)) if old.is_replaced else old for old in classes
     ]
@@ -72,14 +72,15 @@ def _edit_notebook(text: str) -> tuple[list[OldClass], str]:
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     trees = [_parse(_source(cell)) for cell in cells]
     unread = "\n".join(_source(cell) for cell, tree in zip(cells, trees, strict=True) if tree is None)
-    program = ast.Module([node for tree in trees if tree is not None for node in tree.body], [])
+    read = [tree or ast.Module([], []) for tree in trees]
+    program = ast.Module([node for tree in read for node in tree.body], [])
     classes: list[OldClass] = []
     for number, (cell, tree) in enumerate(zip(cells, trees, strict=True), 1):
         if tree is None:
             continue
         source = blank_magics(_source(cell))
         in_cell = [
-            replace(judge_class(node, source, program, program, unread), cell=number) for node in find_classes(tree)
+            replace(judge_class(node, source, program, read, unread), cell=number) for node in find_classes(tree)
         ]
         if any(old.is_replaced for old in in_cell):
             lines = _edit(_source(cell), tree, in_cell).splitlines(keepends=True)
