@@ -67,6 +67,7 @@ def test_by_class_by_path_and_by_pattern() -> None:
     assert convert(Net(), {nn.ReLU: "inward"}).paths == ("act", "body.1", "body.2.0")
     assert convert(Net(), {"head": "inward"}).paths == ("head",)
     assert convert(Net(), {"body.2.*": nn.Identity()}).paths == ("body.2.0", "body.2.1")
+    assert convert(Net(), {"*": "inward"}).paths == convert(Net(), "inward").paths
     model = Net()
     convert(model, {nn.ReLU: "inward", "body.2.0": "identity"})
     assert repr(model.act) == "ReLU(rule=inward/open)"

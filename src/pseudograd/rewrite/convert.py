@@ -128,9 +128,9 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     Args:
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.
         mapping: a rule's name or a rule object, for every activation above that has the rule (with another gradient beyond its margin, a
-            loss would be another loss); or a dictionary from a class, or the path of a module (patterns such as "encoder.*" too), to a
-            rule, another module, or a function from the old module to the new one, such as `lambda old: pg.nn.ReLU(edge="closed")`. If
-            several keys match, the last one counts.
+            loss would be another loss); or a dictionary from a class, the path of a module, or a pattern such as "encoder.*", to a rule
+            (a pattern means the activations that have it), another module, or a function from the old module to the new one, such as
+            `lambda old: pg.nn.ReLU(edge="closed")`. If several keys match, the last one counts.
     Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several can be undone in any order.
     Raises: ValueError if a key matches nothing or a rule is unknown; TypeError if a module takes no rule or a value is none of these.
     Example:
@@ -146,7 +146,7 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     sites = list(_find_sites(model))
     chosen: dict[str, Any] = {}
     for key, value in _choices(model, sites, mapping).items():
-        paths = [site.path for site in sites if _matches(key, site.path, site.old)]
+        paths = _paths_of(key, value, sites)
         if not paths:
             remedy = _NO_PLACE if kind_of(model) is key else None
             raise ValueError(
@@ -188,6 +188,16 @@ def _choices(model: nn.Module, sites: list[_Exchange], mapping: object) -> Mappi
             remedy = "TorchScript has no place for a rule: convert, and then use, the model that is not scripted"
         raise ValueError(must("convert", "model", f"hold one of {names_of()}", type(model).__name__, remedy))
     return known
+
+
+def _paths_of(key: object, value: object, sites: list[_Exchange]) -> list[str]:
+    """The paths that a key matches. With a rule, a pattern means the activations that have it, among all modules that it matches."""
+    matches = [site for site in sites if _matches(key, site.path, site.old)]
+    takers = []
+    if isinstance(value, (str, RuleObject)) and isinstance(key, str) and all(site.path != key for site in matches):
+        kinds = [(site, kind_of(site.old)) for site in matches]
+        takers = [site for site, kind in kinds if kind in MODULES and primitive_for(kind, value) is not None]
+    return [site.path for site in takers or matches]
 
 
 def _matches(key: object, path: str, module: nn.Module) -> bool:
