@@ -1,7 +1,8 @@
 """Structural cuts: values that leave the graph without a derivative, and still decide a loss.
 
 A list of every detach and argmax would be mostly noise. So each such value carries a mark through the calls that read it: a loss with this
-mark depends on the cut. A mark is an integer: two bits for each cut, one bit for each clamp and for each constant term of a loss.
+mark depends on the cut. A mark is an integer: two bits for each cut, one bit for each clamp and for each constant term of a loss. The lower
+bit of a cut says that a value depends on it, the upper bit that there is no further cut in between.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Cut:
 
     def __init__(self, kind: str, location: Location, bit: int) -> None:
         self.kind, self.location = kind, location
-        self.bits = 0b11 << bit  # the lower bit stays for good; a further cut removes the upper one
+        self.bits = 0b11 << bit
         self.calls = 0
         self.is_final_cut = self.is_recomputed = False
         # Lines where the result of a comparison with its value meets a tensor that learns.
@@ -235,21 +236,21 @@ class Influence:
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
         marks = self._marks_of(inputs or args)  # torch.tensor(array) takes no tensor
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
-        blocked = 0  # the upper bits that this call removes if it cuts its inputs off
+        cut_again = 0  # the upper bits of the inputs: a call that cuts its inputs off removes them
         if marks & self._upper_bits:
-            blocked = self._upper_bits & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
+            cut_again = self._upper_bits & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
         learning = [tensor for tensor in continuous if tensor.requires_grad]
         if not (learning or marks):
             if name == ".data" and isinstance(result, Tensor):
                 self._note_origin(result, inputs[0])
             return
-        self._note_reading(name, marks, blocked, bool(learning))
+        self._note_reading(name, marks, cut_again, bool(learning))
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
         if name in _DETACHING:
-            marks &= ~blocked
+            marks &= ~cut_again
         elif not is_grad_enabled():
-            marks &= ~(blocked & ~self._upper_bits_without_grad)
+            marks &= ~(cut_again & ~self._upper_bits_without_grad)
         if learning:
             marks |= self._cut_by(name, inputs, learning, outputs, is_in_place)
         if not outputs and name in _EXITS and not hooks.is_inside_function():
@@ -265,9 +266,9 @@ class Influence:
         is_linear = _is_linear(name, len(learning))
         for tensor in outputs:
             bits = marks if tensor.requires_grad and is_linear else marks & ~self._term_bits
-            self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~blocked)
+            self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~cut_again)
 
-    def _note_reading(self, name: str, marks: int, blocked: int, learns: bool) -> None:
+    def _note_reading(self, name: str, marks: int, cut_again: int, learns: bool) -> None:
         """Note at the cuts of these marks if their value is compared here, meets a tensor that learns, or is cut off once more."""
         if name in _COMPARISONS and marks:
             for cut in self._cuts_among(marks):
@@ -276,9 +277,9 @@ class Influence:
             line = file_and_line(self._locations.here(3).call)
             for cut in self._cuts_among(marks & self._compared_bits):
                 cut.compared_at.add(line)
-        if blocked and (name in _DETACHING or name in _EXITS):
+        if cut_again and (name in _DETACHING or name in _EXITS):
             line = file_and_line(self._locations.here(3).call)
-            for cut in self._cuts_among(blocked):
+            for cut in self._cuts_among(cut_again):
                 cut.cut_again_at.add(line)
 
     def _marks_of(self, values: Iterable[object]) -> int:

@@ -70,11 +70,11 @@ class Recorder(Protocol):
 
 
 class _BrokenInput(NamedTuple):
-    """A broken saved input: the op that made it, its name, and a clause about its values. All are "" if no input is broken."""
+    """A saved input of a node that is broken. All fields are "" if no input is."""
 
-    source: str = ""
+    source: str = ""  # the op that made it
     name: str = ""
-    words: str = ""
+    words: str = ""  # a clause about its values
 
 
 class _Search:
@@ -322,14 +322,14 @@ class Nonfinite:
         tally, kind = self._recorder.tally_of(node), kind_of(op, node, is_ordinary)
         if is_masked and kind == "factor" and not saved_inputs(node):  # a checkpoint hides them: only 0 * inf is nan
             broken = _BrokenInput(name="self" if leaving and leaving[0] is not value else "other")
-        is_half = value.dtype is torch.float16 and not (is_masked or broken.source)
+        may_exceed_half = value.dtype is torch.float16 and not (is_masked or broken.source)
         if tally is not None and tally.function is not None:
             kind = "function"
         elif broken.name and (is_ordinary or kind == "product") and kind not in ("factor", "row", "minus infinity"):
             kind = "entered"
-        elif is_half and kind in ("overflow", "product", "factor", "other"):
+        elif may_exceed_half and kind in ("overflow", "product", "factor", "other"):
             kind = "half"
-        if kind == "factor":
+        elif kind == "factor":
             kind, values = ("factor", broken.words) if broken.name else ("product", "")
         birth = self._make_birth(node, kind, mask, value.dtype, values, broken.name)
         birth.is_masked = is_masked

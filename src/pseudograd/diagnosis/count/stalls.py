@@ -7,9 +7,9 @@ About 1,024 entries of each parameter are sampled. The samples of all parameters
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -358,6 +358,15 @@ class Batch:
 # --- all optimisers ---------------------------------------------------------------------------------------------------
 
 
+@dataclass
+class _Optimiser:
+    """The steps of one optimiser. looks: what is looked at in the step that runs now."""
+
+    step: int = 0
+    batches: dict[_Key, Batch] = field(default_factory=dict)
+    looks: list[tuple[Batch, list[Tensor], Group]] = field(default_factory=list)
+
+
 class Stalls:
     """The steps of all parameters. `Optimisers` calls `before` and `after` at each step."""
 
@@ -366,30 +375,29 @@ class Stalls:
         self.location = NOWHERE  # of the first step
         # By id, because torch swaps no tensor that has a weak reference.
         self._parameters: dict[int, ParameterSteps] = {}
-        self._steps: Counter[int] = Counter()  # by optimiser
-        self._batches: dict[int, dict[_Key, Batch]] = {}  # by optimiser
-        self._looks: dict[int, list[tuple[Batch, list[Tensor], Group]]] = {}  # by optimiser: for the step that runs now
+        self._optimisers: defaultdict[int, _Optimiser] = defaultdict(_Optimiser)  # by id
 
     @harmless("a step of an optimiser")
     def before(self, optimizer: Optimizer) -> None:
-        step, batches = self._steps[id(optimizer)], self._batches.setdefault(id(optimizer), {})
-        for (number, _, _), batch in batches.items():
+        own = self._optimisers[id(optimizer)]
+        for (number, _, _), batch in own.batches.items():
             batch.follow_rate(optimizer.param_groups[number] if number < len(optimizer.param_groups) else {"lr": 0})
-        is_due = any(batch.is_due(step) for batch in batches.values()) if batches else step % _STEPS_BETWEEN_LOOKS == 0
+        known = own.batches.values()
+        is_due = any(batch.is_due(own.step) for batch in known) if known else own.step % _STEPS_BETWEEN_LOOKS == 0
         if is_due:
             with quietly():
-                self._look(optimizer, step, batches)
+                self._look(optimizer, own)
 
-    def _look(self, optimizer: Optimizer, step: int, batches: dict[_Key, Batch]) -> None:
-        looks = self._looks[id(optimizer)] = []  # drops those of a step that raised
+    def _look(self, optimizer: Optimizer, own: _Optimiser) -> None:
+        own.looks = []  # drops those of a step that raised
         for key, tensors in _group_parameters(optimizer).items():
             if self.location is NOWHERE:
                 self.location = frames.location(2)
-            batch, group = batches.setdefault(key, Batch(key[1])), optimizer.param_groups[key[0]]
+            batch, group = own.batches.setdefault(key, Batch(key[1])), optimizer.param_groups[key[0]]
             batch.follow_rate(group)
-            if batch.is_due(step) and batch.is_counted:
+            if batch.is_due(own.step) and batch.is_counted:
                 batch.before_step([self._steps_of(tensor) for tensor in tensors], tensors, group, self._loss())
-                looks.append((batch, tensors, group))
+                own.looks.append((batch, tensors, group))
 
     def _steps_of(self, tensor: Tensor) -> ParameterSteps:
         known = self._parameters.get(id(tensor))
@@ -399,20 +407,21 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def after(self, optimizer: Optimizer) -> None:
-        key = id(optimizer)
-        looks, step = self._looks.pop(key, []), self._steps[key]
-        for batch in self._batches.get(key, {}).values():
+        own = self._optimisers[id(optimizer)]
+        looks, own.looks = own.looks, []
+        for batch in own.batches.values():
             batch.uncounted_steps += batch.is_counted
         if looks:
             with quietly():
                 for batch, tensors, group in looks:
-                    batch.after_step(tensors, group, optimizer.state, step, self._leaves.backwards)
-        self._steps[key] += 1
+                    batch.after_step(tensors, group, optimizer.state, own.step, self._leaves.backwards)
+        own.step += 1
 
     def parameters(self) -> list[ParameterSteps]:
         """The parameters that took a step."""
-        for batch in (batch for batches in self._batches.values() for batch in batches.values()):
-            batch.count_steps()
+        for own in self._optimisers.values():
+            for batch in own.batches.values():
+                batch.count_steps()
         return [steps for steps in self._parameters.values() if steps.leaf is not None and steps.steps]
 
 
