@@ -102,7 +102,7 @@ def serve_tensors_on_cpu() -> None:
     for name in NAMES:
         setattr(on_cuda.operators, name, on_device(name))
     kernels.remove(*on_cuda._kernels, *[kernel for kernel in kernels.table._kernels if kernel.name == "native"])
-    on_cuda._kernels[:] = map(on_cuda._declining, native.kernels_of(on_cuda._Checked(), on_cuda.NAME, "cpu"))
+    on_cuda._kernels[:] = native.kernels_of(on_cuda._Checked(), on_cuda.NAME, "cpu")
     kernels.register(*on_cuda._kernels)
     on_cuda.DEVICE = "cpu"
 

@@ -83,7 +83,8 @@ class Kernel(Record):
     device: the type of the only device that it computes on; "" for any.
     serves(call) -> bool is asked once for each call.
     priority: the kernel with the largest number is asked first; of equal ones the one whose name comes first.
-    The next four may return None to decline. They get plain tensors, and run only if no mode watches and no second derivative is recorded.
+    The next four may return None or raise NotImplementedError to decline. They get plain tensors, and run only if no mode watches and no
+    second derivative is recorded.
     backward(grad, saved, wants, call) -> one gradient per input, unreduced.
     forward(call, inputs, wants) -> (y, saved); not for the residual of inputs, which costs nothing to save.
     forward_in_place(call, inputs, wants) -> saved, and the first input becomes y.
@@ -240,7 +241,12 @@ def _run_first(method: str, residual: Residual, call: Call, values: Iterable[obj
         run = getattr(kernel, method)
         if run is not None:
             device = device or device_of(values) or _NONE
-            result = run(*arguments) if device != _NONE and kernel.device in ("", device) else None
+            if device == _NONE or kernel.device not in ("", device):
+                continue
+            try:
+                result = run(*arguments)
+            except NotImplementedError:
+                continue
             if result is not None:
                 return result
     return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -70,23 +70,6 @@ def read_status() -> Sequence[str]:
     return text.split("|") if text else ("failed", "torch's library for CUDA is not loaded", "")
 
 
-def _or_none(function: Callable[..., Any]) -> Callable[..., Any]:
-    """As the table expects it of a kernel that declines."""
-
-    def run(*arguments: object) -> object:
-        try:
-            return function(*arguments)
-        except NoKernelError:
-            return None
-
-    return run
-
-
-def _declining(kernel: Kernel) -> Kernel:
-    ways = {name: getattr(kernel, name) for name in ("backward", "forward", "forward_in_place", "value")}
-    return kernel.replaced(**{name: _or_none(way) for name, way in ways.items() if way is not None})
-
-
 def _examine() -> dict[str, str]:
     """Runs a kernel on each device, because only that shows whether it runs."""
     if status()["state"] != "active":
@@ -107,7 +90,7 @@ def _examine() -> dict[str, str]:
 
 _kernels: list[Kernel] = []
 if operators is not None and read_status()[0] != "failed":
-    _kernels += map(_declining, kernels_of(_Checked(), NAME, DEVICE))
+    _kernels += kernels_of(_Checked(), NAME, DEVICE)
     bits.devices.add(DEVICE)
     register(*_kernels)
 account(NAME, _examine)
