@@ -678,3 +678,15 @@ def test_it_loads_for_torch_from_2_10_on_and_takes_the_best_loops(
     state, why, operators = native._load()
     assert state == "active"
     assert why == next(name for name, number in LEVELS.items() if number == operators.choose(2))
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacfwd, torch.vmap])
+def test_settings_that_are_made_inside_a_transform_belong_to_none(transform: Callable[..., Callable[..., object]]) -> None:
+    made: list[Tensor] = []
+
+    def f(x: Tensor) -> Tensor:
+        made.append(native.tensor_of(2.0, 3.0))
+        return x.square().sum()
+
+    transform(f)(torch.ones(2, 2))
+    assert not any(map(torch._C._functorch.is_functorch_wrapped_tensor, made))

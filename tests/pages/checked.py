@@ -10,7 +10,6 @@ DIRECTIVES = {"{toctree}", "{eval-rst}", "{grid} 1 1 2 2", "{grid-item-card}", "
 DATA = ("yaml", "toml", "json")
 # Copied from a run whose lines a test holds: (page, first line): the test.
 SHOWN = {
-    ("docs/diagnose.md", "between ranks:"): "tests/diagnosis/test_differing.py",
     (
         "docs/upgrade.md",
         "upgrade: torch 2.13.0 -> 2.15.0: 412 tests: 405 the same to the last bit, 4 the same but for rounding, 3 different; 3 runs",

@@ -21,7 +21,7 @@ from torch import Tensor
 from ...arguments import rounded_to
 from ...geometry import ALL, NOTHING, Curve, Formula, Pieces, Reversal, Shape, Slope, edge_reads_grad, pieces_of_sides
 from ...rule import BOUNDED, Call, Gradients, RangePieces, Wants
-from ...torch_table.private import raw, without_dispatch_modes, without_torch_function
+from ...torch_table.private import outside_of_transforms, raw, without_dispatch_modes, without_torch_function
 from .. import bits
 from ..bits import BITS, DTYPES, MAX, MIN, MOST_DIMENSIONS, X_ALONE, Bound, Code, X
 from ..residuals import INPUTS, Inputs, Saved
@@ -95,8 +95,8 @@ account("native", status)
 
 
 def tensor_of(*numbers: float) -> Tensor:
-    """Numbers for an operator: torch hands over a tensor in less time. It is remembered, so no mode of the program may see it made."""
-    with without_torch_function(), without_dispatch_modes():
+    """Numbers for an operator: torch hands over a tensor in less time. It is remembered, so no mode or transform may see it made."""
+    with without_torch_function(), without_dispatch_modes(), outside_of_transforms():
         return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
 
@@ -433,7 +433,7 @@ def _range_on_grid(grid: tuple[float, ...], dtype: torch.dtype) -> tuple[float, 
     inverse, zero, low, high, _ = grid
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     ends: list[float] = []
-    with without_torch_function(), without_dispatch_modes():
+    with without_torch_function(), without_dispatch_modes(), outside_of_transforms():
         for end, half in ((low, -0.5), (high, 0.5)):
             middle = torch.tensor([(end - zero + half) / inverse], dtype=dtype, device="cpu").view(integers)
             x = (middle + torch.arange(-64, 65, dtype=integers, device="cpu")).view(dtype).sort().values
