@@ -681,7 +681,9 @@ def test_it_loads_for_torch_from_2_10_on_and_takes_the_best_loops(
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacfwd, torch.vmap])
-def test_settings_that_are_made_inside_a_transform_belong_to_none(transform: Callable[..., Callable[..., object]]) -> None:
+def test_settings_that_are_made_inside_a_transform_belong_to_none(
+    transform: Callable[..., Callable[..., object]],
+) -> None:
     made: list[Tensor] = []
 
     def f(x: Tensor) -> Tensor:
