@@ -6,9 +6,7 @@ Each program below passes one of these questions of torch. Its results are those
 
 from __future__ import annotations
 
-import copy
 import functools
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -199,22 +197,6 @@ def checkpoints() -> object:
 
 
 @program_of_the_table
-def hooks_of_the_program() -> object:
-    heard: list[object] = []
-    w = torch.randn(3, requires_grad=True)
-    handle = w.register_hook(lambda grad: grad * 2)
-    w.register_post_accumulate_grad_hook(lambda leaf: heard.append(str(leaf.grad)))
-    y = w.tanh()
-    y.register_hook(lambda grad: heard.append(grad.clone()))
-    y.sum().backward()
-    handle.remove()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.utils.hooks.warn_if_has_hooks(w)  # as where a tensor goes to another process
-    return [w.grad, heard, [str(warning.message) for warning in caught]]
-
-
-@program_of_the_table
 def the_name_of_a_custom_function() -> object:
     apply: Any = Doubled.apply
     return [apply.__name__, apply.__self__ is Doubled, functools.wraps(apply)(lambda x: x).__name__]
@@ -298,17 +280,6 @@ def sparse_gradients() -> object:
     optimizer = torch.optim.SparseAdam(table.parameters())
     optimizer.step()
     return [a.grad.to_dense(), table.weight, states]
-
-
-@program_of_the_table
-def copies() -> object:
-    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    net(torch.randn(4, 3)).sum().backward()
-    copied = copy.deepcopy(net)
-    copied(torch.randn(4, 3)).sum().backward()
-    averaged = torch.optim.swa_utils.AveragedModel(net)
-    averaged.update_parameters(copied)
-    return [_gradients(net), _gradients(copied), list(averaged.parameters()), [p._version for p in net.parameters()]]
 
 
 PROGRAMS["plain step"] = small_step

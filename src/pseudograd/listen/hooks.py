@@ -103,7 +103,7 @@ Watcher = Callable[[object], None]
 
 _inside = Depth()
 _lock = threading.RLock()
-_watchers: tuple[Watcher | None, ...] = ()
+_watchers: tuple[Watcher, ...] = ()
 _engine = ExitStack()  # the context in which `engine.watch` reports our Functions
 
 
@@ -113,7 +113,7 @@ def is_inside_function() -> bool:
 
 
 @contextmanager
-def watch_functions(watcher: Watcher | None) -> Iterator[None]:
+def watch_functions(watcher: Watcher) -> Iterator[None]:
     """While it is entered, watcher(result) is called after each Function, in every thread. Contexts may end in any order."""
     global _watchers
     with _lock:
@@ -167,9 +167,8 @@ def _ours_ended(result: object) -> None:
 
 
 def _call_watchers(result: object) -> None:
-    for watcher in _watchers:
-        if watcher is not None and result is not None:
-            watcher(result)
+    for watcher in _watchers if result is not None else ():
+        watcher(result)
 
 
 def module_hooks_around(frame: FrameType | None) -> list[Callable[..., object]]:

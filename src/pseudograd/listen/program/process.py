@@ -46,7 +46,6 @@ class Process:
         self.folder = folder
         self.job: dict[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         self.follower: Follower | None = None
-        self._awaits_bootstrap = False
         self._rank: int | None = None
         self._renew()
 
@@ -106,9 +105,6 @@ class Process:
 
     def await_bootstrap(self) -> None:
         """Begin as soon as multiprocessing knows the task of this process, because workers that load data are not followed."""
-        if self._awaits_bootstrap:
-            return
-        self._awaits_bootstrap = True
         importlib.import_module("multiprocessing.process")
         patches.BOOTSTRAP.apply(self._beginning)
 
