@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -52,25 +53,16 @@ def test_a_note_is_forgotten_for_its_own_reference_alone(monkeypatch: pytest.Mon
 def test_a_process_begins_at_once_unless_it_may_be_one_that_loads_data(
     is_spawned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[str] = []
-    note = lambda name: lambda *_, **__: calls.append(name)  # noqa: E731
-
-    class Process:
-        job, is_main = {"parent": 1}, True
-        begin, await_bootstrap, write, forked = (note(name) for name in ("begin", "await", "write", "forked"))
-
-        def __init__(self, folder: Path) -> None:
-            assert folder == Path("folder")
-
-    monkeypatch.setattr(process, "Process", Process)
+    made = mock.MagicMock()
+    monkeypatch.setattr(process, "Process", made)
     monkeypatch.setattr(process, "_is_being_spawned", lambda: is_spawned)
-    monkeypatch.setattr(process.atexit, "register", note("at exit"))
-    monkeypatch.setattr(process.os, "register_at_fork", note("at fork"), raising=False)
-    for name in ("_end_with", "_before_exit", "_before_sigterm"):
-        monkeypatch.setattr(process, name, note(name))
+    for name in ("_end_with", "_before_exit", "_before_sigterm", "atexit", "os"):
+        monkeypatch.setattr(process, name, mock.Mock())
     process.begin("folder")
-    before = ["_end_with", "at exit", "_before_exit", "_before_sigterm", "at fork"]
-    assert calls == [*before, "await" if is_spawned else "begin"]
+    made.assert_called_once_with(Path("folder"))
+    assert (made().await_bootstrap.called, made().begin.called) == (is_spawned, not is_spawned)
+    process._before_exit.assert_called_once_with(made())
+    process.os.register_at_fork.assert_called_once_with(after_in_child=made().forked)
 
 
 def test_torch_is_patched_inside_contexts_alone_and_doctor_shows_it() -> None:

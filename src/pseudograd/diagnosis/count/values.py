@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class Values(Followed):
         at_low = torch.zeros_like(x, dtype=torch.bool) if low is None else x == low
         self.at_low: Number = torch.count_nonzero(at_low)
         self.at_high: Number = 0 if high is None else torch.count_nonzero((x == high) & ~at_low)
-        self.bounds = tuple(None if isinstance(bound, Tensor) else bound for bound in (low, high))
+        self.bounds = _numbers((low, high))
         names = zip(("low", "high"), (low, high), strict=True)
         self.pair = ", ".join(name if isinstance(bound, Tensor) else repr(bound) for name, bound in names)
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
@@ -146,27 +146,32 @@ class Clamps:
                 return None
             if values is None:
                 values = self.all[key] = Values(spelling, location, *inputs)
-                values.may_pass = is_recorded or hooks.is_inside_function()
-                source = args[0] if args else None
-                if isinstance(source, Tensor) and source.requires_grad:
-                    upstream = self._leaves.upstream_of(source)
-                    leaf = upstream if nodes.node_of(source) is None else 0
-                    if is_recorded:
-                        values.upstream, values.leaf = upstream, leaf
-                        values.reads_leaf = leaf > 0 and not any(map(_learns, (*args[1:], *(kwargs or {}).values())))
-                    else:  # no gradient passes, as if x were detached
-                        values.detached_upstream, values.detached = upstream, leaf
-                elif isinstance(source, Tensor):
-                    values.detached_upstream, is_leaf = self._influence.source_of_detached(source)
-                    values.detached = values.detached_upstream if is_leaf else 0
+                self._note_source(values, is_recorded, args, kwargs or {})
             elif values.reads_leaf:
-                bounds = tuple(None if isinstance(bound, Tensor) else bound for bound in inputs[1:])
                 is_leaf = nodes.node_of(args[0]) is None and self._leaves.upstream_of(args[0]) == values.leaf
-                values.reads_leaf = is_leaf and bounds == values.bounds
+                values.reads_leaf = is_leaf and _numbers(inputs[1:]) == values.bounds
             if not is_clamp:
                 return None
             values.add(*inputs)
             return values if values.upstream or values.detached_upstream else None
+
+    def _note_source(self, values: Values, is_recorded: bool, args: Arguments, kwargs: Keywords) -> None:
+        """Note where x comes from at the first call: from leaves, or from a tensor that was detached from leaves."""
+        source = args[0] if args else None
+        values.may_pass = is_recorded or hooks.is_inside_function()
+        if not isinstance(source, Tensor):
+            return
+        if not source.requires_grad:
+            values.detached_upstream, is_leaf = self._influence.source_of_detached(source)
+            values.detached = values.detached_upstream if is_leaf else 0
+            return
+        upstream = self._leaves.upstream_of(source)
+        leaf = upstream if nodes.node_of(source) is None else 0
+        if is_recorded:
+            values.upstream, values.leaf = upstream, leaf
+            values.reads_leaf = leaf > 0 and not any(map(_learns, (*args[1:], *kwargs.values())))
+        else:  # no gradient passes, as if x were detached
+            values.detached_upstream, values.detached = upstream, leaf
 
     def note_result(self, spelling: Spelling, values: Values | None, args: Arguments, result: object) -> None:
         """Note the slice that a call changed in place. If the call is not in place, follow its result, if `values` are given."""
@@ -179,6 +184,10 @@ class Clamps:
     def end_step(self, ran_at: Collection[Location]) -> None:
         for values in list(self.all.values()):
             values.end_step(values.may_pass and values.location in ran_at)
+
+
+def _numbers(bounds: Sequence[Bound]) -> tuple[float | None, ...]:
+    return tuple(None if isinstance(bound, Tensor) else bound for bound in bounds)
 
 
 def _learns(value: object) -> bool:
