@@ -36,7 +36,7 @@ def fields_of(report: Report) -> dict[str, object]:
 
 
 def merge(parts: Sequence[Part], unseen: Sequence[Part], empty: Report) -> ProgramReport:
-    """One report of all processes that had a backward; it names those that differ. empty: the report if none had one."""
+    """One report of all processes that had a backward. empty: the report if none had one."""
     active = [part for part in parts if part.content["backwards"]]
     values = _merge_fields(active) if len(active) > 1 else active[0].content if active else fields_of(empty)
     processes = [

@@ -135,7 +135,8 @@ def run(
     command = programs.command_of(program, arguments, is_module)
     # If each rank is a command of its own, nothing is run again: such a run would wait for the other ranks.
     done = _run_side_by_side(command, job) if side_by_side and _rank() is None else programs.run(command, job)
-    report = output.drop_known(merge(done.parts, done.unseen, empty))
+    whole = merge(done.parts, done.unseen, empty)  # with the findings of the baseline
+    report = output.drop_known(whole)
     is_printed = output.file is None or output.format != "text"
     says_something = bool(report.backwards) or not done.unseen  # else "no backward started" would be wrong
     lines = [*head(report), "", *str(report).splitlines()] if is_printed and says_something else []
@@ -145,7 +146,7 @@ def run(
         targets = [target for target in targets if target[0] != "--write-baseline"]
         lines.append("diagnose: --write-baseline: no backward pass was seen, so the baseline is not written")
         status = status or FAILED
-    errors = _write(targets, done, empty)
+    errors = _write(targets, whole)
     lines += errors
     status = status or (2 if errors else 0)
     if fails is not None:
@@ -203,9 +204,9 @@ def _rank() -> int | None:
     return rank if 0 <= rank < count and count > 1 else None
 
 
-def _write(targets: Sequence[_Target], done: programs.Run, empty: Report) -> list[str]:
+def _write(targets: Sequence[_Target], report: ProgramReport) -> list[str]:
     """Write the files. Returns the errors."""
-    report, errors = merge(done.parts, done.unseen, empty), []
+    errors = []
     for name, target, make in targets:
         try:
             write("diagnose", name, target, make(report))
