@@ -137,8 +137,10 @@ class Recorder(Subscriber):
                 return
             with quietly():
                 location = self._locations.here(3)
-                if name not in _VIEW_FUNCTIONS and self.hears_values():
-                    self._add(self._origin(FORWARD, name, location), tensors, describe_options(args, kwargs or {}))
+                origin = self._origin(FORWARD, name, location)
+                is_import = origin.where.startswith("<frozen importlib")  # torch's own, which differ between versions
+                if name not in _VIEW_FUNCTIONS and self.hears_values() and not is_import:
+                    self._add(origin, tensors, describe_options(args, kwargs or {}))
                 if any(map(is_wrapped, tensors)):  # a transform of torch.func hides the nodes
                     result = [below_wrappers(tensor) for tensor in tensors]
                 self._attach_all(sorted(self._ranges.since(before, result), key=number_of), location)

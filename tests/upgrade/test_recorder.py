@@ -61,6 +61,13 @@ def test_a_recorder_has_every_call_node_leaf_and_update_of_its_steps() -> None:
     assert content["steps"][2][0].options.startswith("lr=0.5, momentum=0, ")
 
 
+def test_calls_of_a_module_that_torch_imports_are_not_recorded() -> None:
+    """A version of torch may import it late, in the constructor of an optimiser for example."""
+    imported = compile("torch.ones(2)", "<frozen importlib._bootstrap>", "exec")
+    content = _record(Recorder(Schedule()), lambda: (exec(imported), torch.zeros(1, requires_grad=True).backward()))
+    assert next(event.origin.op for event in content["steps"][1]) == "zeros"
+
+
 @pytest.mark.parametrize(
     ("end", "is_unheard", "is_recorded"),
     [
