@@ -57,7 +57,11 @@ class Answer:
 
     def __str__(self) -> str:
         old, new = self.torch
-        size = f"{counted(self.runs, 'run')}, {counted(self.steps, 'backward pass', 'backward passes')} each"
+        counts = [len(losses) for losses in self.losses.values()]
+        passes = counted(self.steps, "backward pass", "backward passes") + " each"
+        if len({*counts}) > 1:
+            passes = f"{' and '.join(map(str, counts))} backward passes"
+        size = f"{counted(self.runs, 'run')}, {passes}"
         convention = ", and a kink's convention without effect on the training" if self.convention else ""
         lines = [f"upgrade: torch {old} -> {new}: {self.kind}{convention}; {size}"]
         lines += [f"  {line}" for line in filter(None, [describe_packages(self.packages)])]

@@ -113,6 +113,13 @@ def test_a_difference_that_a_pin_mends_is_a_convention(lines: list[str] | None) 
     assert {run.pin for run in runner.all} == {None, "torch<=2.13"}
 
 
+def test_runs_with_another_number_of_passes_have_both_numbers() -> None:
+    """As with early stopping."""
+    longer = replace(trained(0.5), losses=[[1.0], [0.7], [0.6]])
+    answer, _ = compare_torches(lambda run: trained() if run.is_old or run.pin else longer)
+    assert str(answer).splitlines()[0].endswith("; 4 runs, 2 and 3 backward passes")
+
+
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_kink_below_rounding_is_named_and_pinned_and_not_the_op_that_shows_it(alone: bool) -> None:
     """A clamp at another line is pinned, too, and changes nothing."""
