@@ -21,13 +21,15 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.count.names import instances_of
 from pseudograd.diagnosis.count.recorder import Recorder
 from pseudograd.formula import our_formulas
-from pseudograd.listen import harmless, hooks
+from pseudograd.listen import harmless, hooks, patches
 from pseudograd.listen.hooks import backwards, clearings, swaps
 from pseudograd.listen.listener import Listener
 from pseudograd.torch_table.private import dispatch_modes, mode_stack
@@ -394,3 +396,49 @@ def test_a_clamp_that_raises_is_no_error_of_the_diagnosis() -> None:
     with diagnose() as diagnosis, pytest.raises(RuntimeError, match="must match the size"):
         torch.maximum(torch.ones(3, requires_grad=True), torch.ones(2))
     assert diagnosis.errors == []
+
+
+def test_a_tuple_that_another_thread_makes_is_not_held_while_modules_are_searched() -> None:
+    failures, has_ended, interval = list[Exception](), threading.Event(), sys.getswitchinterval()
+
+    def make_tuples() -> None:
+        while not has_ended.is_set():
+            try:
+                tuple(number for number in range(200))
+            except SystemError as error:  # Python makes a tuple longer only if nobody else holds it
+                failures.append(error)
+
+    thread = threading.Thread(target=make_tuples)
+    sys.setswitchinterval(1e-6)
+    try:
+        thread.start()
+        for _ in range(20):
+            instances_of(nn.Module)
+    finally:
+        has_ended.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert not failures
+
+
+def test_a_diagnosis_may_begin_and_end_while_another_optimiser_steps() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    parameter.grad = torch.ones(2)
+
+    def other_thread(*_: object) -> None:
+        with diagnose():
+            pass
+
+    handles = [
+        register(other_thread) for register in (register_optimizer_step_pre_hook, register_optimizer_step_post_hook)
+    ]
+    try:
+        with diagnose() as diagnosis:
+            optimizer.step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert parameter.tolist() == [0, 0]
+    assert diagnosis.errors == []
+    assert not any(patch.is_applied for patch in patches.HOOKS_OF_STEPS)

@@ -23,7 +23,7 @@ from torch.utils.hooks import BackwardHook
 
 from .. import engine
 from ..formula import Depth, our_formulas
-from ..torch_table.private import mode_count, mode_stack
+from ..torch_table.private import global_step_hooks, mode_count, mode_stack
 from . import patches
 from .harmless import show_located, unheard
 
@@ -94,6 +94,15 @@ backwards = CallHook(patches.BACKWARD, _backward_arguments)
 swaps = CallHook([patches.SWAP_TENSORS], lambda t1, t2: (t1, t2))
 # subscriber(optimizer, set_to_none)
 clearings = CallHook([patches.ZERO_GRAD], lambda self, set_to_none=True: (self, set_to_none))
+
+
+def _copied_values(hooks: dict[int, object]) -> list[object]:
+    """A step goes through these hooks. In a copy, no other thread can add one of ours meanwhile, for which Python raises an error."""
+    return list(type(hooks).values(hooks))
+
+
+for _patch, _hooks in zip(patches.HOOKS_OF_STEPS, global_step_hooks(), strict=False):
+    patches.while_listening.replacements[_patch] = lambda hidden, hooks=_hooks: functools.partial(_copied_values, hooks)  # type: ignore[misc]
 
 
 # --- custom Functions -------------------------------------------------------------------------------------------------

@@ -109,6 +109,7 @@ def listening(listener: Listener) -> Iterator[None]:
     """While it is entered, the subscriber of the listener hears the program: calls of torch in this thread, all else in every thread."""
     subscriber = listener.subscriber
     with contextlib.ExitStack() as stack:
+        stack.enter_context(patches.while_listening)
         listen(subscriber.noted)
         stack.callback(leave, subscriber.noted)
         for register, act in (

@@ -89,9 +89,10 @@ def keep_filter_in_front(change: Callable[[], object]) -> None:
 
 
 class SharedPatches:
-    """Replacements and a filter of warnings that are in effect while this is entered in any thread."""
+    """Replacements and filters of warnings that are in effect while this is entered in any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, *filters: object) -> None:
+        self._filters = filters
         self.replacements: dict[Patch, Callable[[Any], object]] = {}
         self._lock = threading.RLock()
         self._count = 0
@@ -101,7 +102,7 @@ class SharedPatches:
             if not self._count:
                 for patch, replace in self.replacements.items():
                     patch.apply(replace)
-                vars(warnings)["filters"].insert(0, _FILTER)
+                vars(warnings)["filters"][:0] = self._filters
             self._count += 1
 
     def __exit__(self, *exception: object) -> None:
@@ -110,11 +111,13 @@ class SharedPatches:
             if not self._count:
                 for patch in self.replacements:
                     patch.remove()
-                while _FILTER in warnings.filters:
-                    vars(warnings)["filters"].remove(_FILTER)
+                for entry in self._filters:
+                    while entry in warnings.filters:
+                        vars(warnings)["filters"].remove(entry)
 
 
-in_contexts = SharedPatches()  # entered by each `override`, `pin_edge`, diagnosis and listener
+in_contexts = SharedPatches(_FILTER)  # entered by each `override`, `pin_edge`, diagnosis and listener
+while_listening = SharedPatches()  # entered by each listener
 
 
 def _awaits(module: str) -> Callable[[], bool]:
@@ -194,6 +197,14 @@ FILTERS_CHANGE = Patch(
     _CONTEXTS,
 )
 ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "a diagnosis does not record its calls", _DIAGNOSES)
+HOOKS_OF_STEPS = [
+    Patch(
+        f"torch.optim.optimizer._global_optimizer_{when}_hooks.values",
+        "a diagnosis may begin and end while another thread steps",
+        _DIAGNOSES,
+    )
+    for when in ("pre", "post")
+]
 READERS_OF_RANDOM_STATES = [  # torch's own fork_rng and checkpoint look them up in their module, too
     Patch(f"{module}.{name}", "notes whether a run reads a random state", _RUNS)
     for module, name in (

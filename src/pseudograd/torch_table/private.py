@@ -235,13 +235,17 @@ _after_steps = _find("torch.optim.optimizer._global_optimizer_post_hooks", _THIR
 NAMES.append(Name("torch.optim.Optimizer._init_group", _THIRD, lambda: hasattr(SGD, "_init_group")))
 
 
+def global_step_hooks() -> list[dict[int, object]]:
+    """The hooks before and after the steps of all optimisers; empty if torch keeps them elsewhere."""
+    return [] if _before_steps is None or _after_steps is None else [_before_steps, _after_steps]
+
+
 def step_hooks(optimizer: object) -> list[dict[int, object]]:
     """The hooks before and after the steps of all optimisers, and of this optimiser alone; empty if torch keeps them elsewhere."""
     own = vars(optimizer)
     before, after = own.get("_optimizer_step_pre_hooks"), own.get("_optimizer_step_post_hooks")
-    if _before_steps is None or _after_steps is None or before is None or after is None:
-        return []
-    return [_before_steps, _after_steps, before, after]
+    of_all = global_step_hooks()
+    return [] if not of_all or before is None or after is None else [*of_all, before, after]
 
 
 # --- modes and backwards ----------------------------------------------------------------------------------------------
@@ -402,6 +406,15 @@ def let_dynamo_dispatch(imported: Any, functions: object) -> None:
         # Where a test mocks a function of torch, torch's own list cannot be made; Dynamo makes it later, without ours.
         with suppress(AttributeError):
             listed().update(functions)
+
+
+def let_dynamo_skip(code: object) -> None:
+    """Let Dynamo compile this code where it traces a call of it, and not by itself."""
+    from torch._dynamo import eval_frame
+
+    skip_code = getattr(eval_frame, "skip_code", None)
+    if skip_code is not None:
+        skip_code(code)
 
 
 def higher_order_variables(*names: str) -> list[Any]:

@@ -6,7 +6,6 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterable
-from itertools import compress
 from typing import Any
 
 from torch import nn
@@ -134,8 +133,8 @@ def instances_of(*kinds: type) -> list[Any]:
         new: set[type] = set(type.__subclasses__(kind)) - met
         met |= new
         queue += new
-    objects = gc.get_objects()
-    return list(compress(objects, map(met.__contains__, map(type, objects))))
+    # Not `gc.get_objects`: while we hold a tuple that another thread is making, Python raises a SystemError there.
+    return [instance for instance in gc.get_referrers(*met) if type(instance) in met]
 
 
 def _top_of(module: nn.Module, parents: dict[int, list[nn.Module]]) -> nn.Module:
