@@ -313,3 +313,20 @@ def test_a_mocked_function_of_torch_does_not_break_the_first_import_of_dynamo() 
 
     listing = SimpleNamespace(get_overridable_functions=refuse)
     let_dynamo_dispatch(SimpleNamespace(variables=SimpleNamespace(torch=listing)), {})
+
+
+def test_our_own_code_is_not_compiled_where_a_program_leaves_its_graph() -> None:
+    weight = torch.ones(3, requires_grad=True)
+
+    @torch.compile(backend="aot_eager")
+    def step(x: Tensor) -> Tensor:
+        loss = torch.clamp(weight * x, -0.5, 0.5).sum()
+        loss.backward()
+        return torch.autograd.grad((weight * x).sum(), weight)[0].exp()
+
+    torch._dynamo.utils.clear_compilation_metrics()
+    with override(clamp="inward"), torch._dynamo.config.patch(error_on_recompile=True):
+        step(torch.ones(3))
+        step(torch.ones(3))
+    compiled_files = {metrics.co_filename for metrics in torch._dynamo.utils.get_compilation_metrics()}
+    assert compiled_files - {None} == {__file__}
