@@ -49,7 +49,7 @@ FAULTS = {
     "half precision": ("h.half() * (600 * h.half()) ** 2", "float16|powbackward|aten.pow"),
     "softmax of -inf": (
         "torch.softmax(h - torch.full((8,), torch.inf), 1)",
-        "its softmax|softmaxbackward|aten._softmax",
+        "no softmax|softmaxbackward|aten._softmax",
     ),
     "custom Function": ("Wild.apply(h)", "autograd.Function|wildbackward"),
     "product": ("F.linear(1e30 * h, 1e30 * self.layer.weight)", "grows from layer|mmbackward|aten.(add)?mm"),
