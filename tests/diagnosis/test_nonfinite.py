@@ -58,6 +58,7 @@ _LINES = {
     "torch.acos(z / 2)": "x is 1 (1) or -1 (1)",
     "torch.where(z.abs() < 2, torch.asin(z / 2), z)": "x is 1 (1) or -1 (1)",
     "torch.atanh(z / 2)": "x is 1 (1) or -1 (1)",
+    "torch.acosh(z - z.detach() + 1)": "x is 1",
     "torch.where(z < 1, torch.exp(z * 500), z)": "x is above ",
     "torch.where(z > 0, z.rsqrt(), z)": "x is 0 (1) or below 0 (2)",
     "torch.where(mask, z, torch.log1p(z * 0 - 1))": "x is -1",

@@ -173,10 +173,9 @@ def _imports_torch(node: ast.stmt) -> bool:
 
 def _other_use(node: ast.ClassDef, cells: Sequence[ast.Module]) -> str:
     """A line that defines the class again or uses more of it than its `apply`, or ""."""
-    inside = set(map(id, ast.walk(node)))
 
     def is_class(use: ast.Name | ast.Attribute) -> bool:
-        return id(use) not in inside and node.name in (getattr(use, "id", ""), getattr(use, "attr", ""))
+        return node.name in (getattr(use, "id", ""), getattr(use, "attr", ""))
 
     for number, cell in enumerate(cells, 1):
         line = f"cell {number}, line" if len(cells) > 1 else "line"
