@@ -55,7 +55,7 @@ def parameter_tensor(module: Module, node: ast.expr | None) -> ast.expr | None:
 def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | None:
     """`self.x`, if a line of the class makes it a parameter."""
     owner, key = module.owner(node), key_of(node) or ""
-    if owner is None or not key.startswith("self.") or re.search(_FREEZES.format(re.escape(key)), unparse(owner)):
+    if owner is None or not key.startswith("self.") or _is_frozen(owner, key):
         return None
     starts = list(_writes_by_calls(module, owner, key))
     is_parameter, bindings = False, module.attribute_bindings(owner, key)
@@ -74,6 +74,11 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
     start = known.pop() if len(known) == 1 else None
     line = max((line for line, _ in starts), default=node.lineno)
     return Parameter(key, line, start or frozenset()) if is_parameter else None
+
+
+def _is_frozen(owner: ast.ClassDef, key: str) -> bool:
+    text = unparse(owner)
+    return "requires_grad" in text and re.search(_FREEZES.format(re.escape(key)), text) is not None
 
 
 def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[Write]:

@@ -162,10 +162,10 @@ def _call_may_learn(module: Module, node: ast.Call, depth: int) -> bool:
 
 _MOST_USES = 100  # of a value that are followed
 _LOSS = re.compile(
-    r"(.*[._])?[^._]*(loss(es)?|criterion|penalty|penalties|nll|elbo|regulari[sz]er|regularization)([._].*)?"
-    r"|.*(cross_entropy|kl_div).*"
+    r"(?!.*(weights?|scale|mask)$)((.*[._])?[^._]*(loss(es)?|criterion|penalty|penalties|nll|elbo|regulari[sz]er|regularization)([._].*)?"
+    r"|.*(cross_entropy|kl_div).*)"
 )
-_BESIDE_LOSS = words("weight weights scale mask fn func type name")
+_BESIDE_LOSS = words("fn func type name")
 _LOSS_CLASS = re.compile(r".*(Loss(es)?|Criterion|Penalty|Regulari[sz]\w*)([A-Z0-9_].*)?")
 
 

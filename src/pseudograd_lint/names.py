@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -58,6 +59,7 @@ def changes_in_place(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
+@lru_cache(maxsize=64)  # of a class, for each of its parameters
 def unparse(node: ast.AST) -> str:
     """The source as `ast` writes it; "..." if it has a number with more digits than Python writes."""
     try:

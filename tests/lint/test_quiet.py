@@ -47,6 +47,16 @@ def test_what_is_unpacked_is_made_of_what_was_given(argument: str) -> None:
     assert codes(text) == (["PG111"] if argument in LEARNS else [])
 
 
+def test_a_weight_of_a_loss_is_no_loss() -> None:
+    for name, notice in {
+        "loss_weight": "PG111",
+        "loss_mask": "PG111",
+        "weighted_loss": "PG102",
+        "loss_fn": "PG102",
+    }.items():
+        assert codes(f"def {name}(x):\n    return {GUARD}\n") == [notice]
+
+
 def test_a_word_that_means_something_else_is_no_word_of_training() -> None:
     for word in ("loss", "gradient", "backward"):
         assert _speaks(word), word
