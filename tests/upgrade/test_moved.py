@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from pseudograd_upgrade.answer import CONVENTION, OTHER_OP, SAME
-from pseudograd_upgrade.moved import match_lines
-from pseudograd_upgrade.recording import Recording
+from pseudograd_upgrade.moved import MovedLines, match_lines
+from pseudograd_upgrade.recording import Event, Origin, Recording
 from pseudograd_upgrade.runs import Interpreter
 from pseudograd_upgrade.upgrade import Question
 
@@ -52,6 +52,26 @@ def test_a_statement_keeps_its_older_line(
     lines = match_lines(*map(str, files))
     assert (lines is None) == (moved is None)
     assert {number: (lines or {}).get(number) for number in moved or {}} == (moved or {})
+
+
+def test_a_file_is_sought_in_the_innermost_folder_and_not_in_that_of_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner = tmp_path / "new" / "packages"
+    for folder, text in ((tmp_path / "old", OLD), (inner, OLD.replace("\n\n", "\n\nx = 1\n", 1))):
+        folder.mkdir(parents=True)
+        (folder / "module_of_a_test.py").write_text(text, encoding="utf-8")
+    moved = MovedLines([str(tmp_path / "old")], [str(inner.parent), str(inner)])
+
+    def align(number: int) -> str:
+        origin = Origin("forward", "relu", f"{inner / 'module_of_a_test.py'}:{number}", "", "")
+        aligned = moved.align(Recording("2.15.0", [[1.0]], {1: [Event(origin, "", (), line="as recorded")]}))
+        return aligned.steps[1][0].line
+
+    assert align(5).endswith("module_of_a_test.py:4")
+    assert align(3).endswith("module_of_a_test.py:3, new")
+    monkeypatch.chdir(inner)
+    assert align(5) == "as recorded"
 
 
 PACKAGE = "import torch\n\n\n\n\ndef gate(x):\n    return x.clamp(0, 1)\n"  # made_runs calls line 7
