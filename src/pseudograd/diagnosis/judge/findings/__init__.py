@@ -82,8 +82,13 @@ def describe(findings: Iterable[Finding]) -> list[dict[str, object]]:
     """The meaning of each code of these findings."""
     codes = {finding.code for finding in findings}
     return [
-        {"code": name, "number": number, "meaning": meaning, "next_step": next_step, "protects": kind.protects}
+        {
+            "code": kind.code,
+            "number": kind.number,
+            "meaning": kind.about.meaning,
+            "next_step": kind.about.mend,
+            "protects": kind.protects,
+        }
         for kind in KINDS
-        for number, name, meaning, _, next_step, *_ in [kind.about]
-        if name in codes
+        if kind.code in codes
     ]
