@@ -317,6 +317,18 @@ def test_the_best_is_told_of_pairs_and_its_equals_stay_beside_it() -> None:
     assert str(comparison).count("\nBest: a tie of a and a again.") == 1
 
 
+def test_a_direction_that_is_missing_is_asked_for_before_all_seeds_ran() -> None:
+    seeds: list[int] = []
+
+    def training(clamp: Any, seed: int) -> dict[str, float]:
+        seeds.append(seed)
+        return {"loss": float(clamp(torch.tensor(2.0), 0, 1)), "accuracy": 1.0}
+
+    with pytest.raises(ValueError, match="better must say which is better of accuracy"):
+        pg.compare(training, rules=["zero", "inward"], seeds=9, better={"loss": "lower"})
+    assert {*seeds} == {0, 1}
+
+
 def test_the_best_median_is_not_the_best_where_another_is_told_to_be_better() -> None:
     """Three seeds in the middle are a little lower, all others higher: the median is lower, and the test finds it worse."""
     steady = (0.5,) * 4 + (1.0,) * 3 + (1.5,) * 5

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -91,6 +92,10 @@ def compare(
     with runner_for(training, jobs, executor, keep, on_trial) as runner:
         total = len(chosen) * len(training.variants)
         outcomes = measure(runner, training, training.variants, chosen[:2], total=total)
+        # Its error comes before the many runs of the other seeds.
+        choose_directions(
+            training, dict.fromkeys(chain.from_iterable(row.numbers for row in outcomes.values())), better
+        )
         if len(chosen) > 2 and not repeats(training, outcomes):
             outcomes |= measure(runner, training, training.variants, chosen[2:], done=len(outcomes), total=total)
     seconds = time.perf_counter() - began
@@ -161,10 +166,7 @@ def make_comparison(
 ) -> Comparison:
     """The record of these outcomes. Raises an error if every run failed. is_part: more runs follow, so a clamp may still be called."""
     columns = _check_outcomes(training, outcomes, is_part)
-    directions = {column: better if isinstance(better, str) else better.get(column) for column in columns}
-    known = {column: direction for column, direction in directions.items() if direction is not None}
-    if unknown := [column for column in columns if column not in known]:
-        raise ValueError(must(training.where, "better", f"say which is better of {', '.join(unknown)}", better))
+    known = choose_directions(training, columns, better)
     rows = {(run.variant, run.seed): outcome for run, outcome in outcomes.items()}
     seeds = tuple(dict.fromkeys(seed for _, seed in rows))
     values = {
@@ -187,6 +189,15 @@ def make_comparison(
         notes=notes,
         is_given=choice.is_given,
     )
+
+
+def choose_directions(training: Training, columns: Iterable[str], better: Directions) -> dict[str, Better]:
+    """Which is better of each number, lower or higher."""
+    directions = {column: better if isinstance(better, str) else better.get(column) for column in columns}
+    known = {column: direction for column, direction in directions.items() if direction is not None}
+    if unknown := [column for column in directions if column not in known]:
+        raise ValueError(must(training.where, "better", f"say which is better of {', '.join(unknown)}", better))
+    return known
 
 
 def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tuple[str, ...]:
