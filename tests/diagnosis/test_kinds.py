@@ -20,6 +20,8 @@ from pseudograd.diagnosis.judge.findings import Evidence, Kind
 from pseudograd.diagnosis.judge.findings.kind import CODES
 from pseudograd.diagnosis.records import Finding
 from pseudograd.diagnosis.run import parse_condition
+from pseudograd.rewrite.pin_edge import pin_edge
+from pseudograd.torch_table.eras import ERAS
 from pseudograd_notices.code import Code
 
 from .. import browser
@@ -140,6 +142,14 @@ def test_the_condition_cut_reads_every_clamp() -> None:
     assert d.findings == []
     assert len(parse_condition("cut>0.01")(d)) == 1
     assert parse_condition("cut>0.05")(d) == []
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_the_condition_cut_reads_a_clamp_under_a_pin(era: str) -> None:
+    """As in a suite that is pinned as a whole. Under the pin to another torch, an op of ours takes the place of the clamp."""
+    with pin_edge(era), diagnose() as d:
+        torch.full((3,), 2.0, requires_grad=True).clamp(0, 1).sum().backward()
+    assert len(parse_condition("cut>0.5")(d)) == 1
 
 
 # --- deliberate lines -----------------------------------------------------------------------------------------------

@@ -92,8 +92,12 @@ def _sides(site: Site) -> str:
 
 
 def _every_clamp(sites: Sequence[Site]) -> Iterator[tuple[Site, float]]:
-    """All clamps with their share, also those that cut too little for a finding."""
-    return ((site, site.cut_share) for site in sites if site.family == "clamp" and not site.is_deliberate)
+    """All clamps with their share, also those that cut too little for a finding, and those under a pin."""
+    return ((site, site.cut_share) for site in sites if _is_clamp(site) and not site.is_deliberate)
+
+
+def _is_clamp(site: Site) -> bool:
+    return site.family == "clamp" or site.op.startswith("torch.clamp as pinned")
 
 
 KIND = Kind("PG204", order=40, find=_find, places=_every_clamp)
