@@ -15,7 +15,7 @@ _EMPTY = ("torch.empty", "torch.empty_like", "torch.Tensor", "torch.FloatTensor"
 # Calls that leave the values of a parameter as they are.
 _HARMLESS = words("print len isinstance repr str getattr hasattr id type list dict set super setattr requires_grad_")
 _FREEZES = (
-    r"{}\b.*\brequires_grad(?:_\(| = )False|self\.requires_grad_\(False"
+    r"{}\b.*\brequires_grad(?:_\(| = )False|self(?:\.\w+\(\))*\.requires_grad_\(False"
     r"|for (?:\w+, )?(\w+) in self\.(?:named_)?parameters\(\):\s+\1\.requires_grad(?:_\(| = )False"
 )
 Write = tuple[int, "frozenset[float] | None"]  # a line that sets a parameter, and the values that it writes, if known

@@ -90,6 +90,7 @@ FREEZE = (
     "self.p.requires_grad = False",
     "self.p.requires_grad_(False)",
     "for q in self.parameters(): q.requires_grad = False",
+    "self.eval().requires_grad_(False)",
 )
 
 
