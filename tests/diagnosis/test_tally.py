@@ -230,6 +230,9 @@ def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way:
     assert sums._add_call((first, second), (grad, torch.ones(4)), None) is False
     counts = sums.totals()
     assert (counts["elements"], counts["arrived"], counts["cut"]) == (4, 3, 1)
+    moved = make_tally("FlipBackward0")
+    moved._add_call((grad.flip(0),), (grad,), None)
+    assert moved.totals()["cut"] == 0
 
 
 @pytest.mark.skipif(native.operators is None, reason="the kernels in C alone have two ways")
@@ -341,6 +344,19 @@ def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
     assert entries.is_complete
     assert entries.bytes_of(torch.ones(2, 2)) is None
     assert (entries.missing(), entries.had_gradient) == (None, True)
+
+
+def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags_of_rows_alone() -> None:
+    empty, table, leaf = (
+        Entries(is_detailed=True),
+        Entries(is_detailed=True),
+        Leaf(1, torch.nn.Parameter(torch.zeros(4)), Names(), 0),
+    )
+    empty.add(torch.ones(0))
+    leaf.add(torch.zeros(4))
+    assert (empty.had_gradient, leaf.had_gradient, leaf.misses_many) == (False, False, False)
+    table.add(torch.tensor([[1.0], [0.0]]).expand(2, 2**22))
+    assert (table.mask, table.had_gradient, table.missing()) == (None, True, (2, 1, 2, 1))
 
 
 def test_a_tensor_whose_memory_was_freed_has_no_numbers() -> None:
