@@ -705,6 +705,22 @@ def test_a_range_between_two_guards_is_calm(high: float, expected: list[str]) ->
 
 
 @pytest.mark.parametrize(
+    ("function", "advised"),
+    [
+        (lambda x: x.clamp(max=40).exp(), ["None, if it guards the op that follows"]),
+        (lambda x: (x - torch.inf).reshape(2, 2).clamp(-1e30, 1e30).softmax(1) * x.reshape(2, 2), []),
+    ],
+    ids=["exp", "softmax"],
+)
+def test_no_rule_is_advised_at_a_clamp_that_nonfinite_advises(
+    function: Callable[[Tensor], Tensor], advised: list[str]
+) -> None:
+    x = torch.tensor([60.0, 0.1, 0.2, 61.0], requires_grad=True)
+    d = diagnosed(lambda: function(x).sum())
+    assert [finding.next_step[:38] for finding in d.findings if finding.code == "cut"] == advised
+
+
+@pytest.mark.parametrize(
     ("lowest", "causes"), [(0.0, []), (-30.0, ["outside its range stand 1 below and 1 that are nan"])]
 )
 def test_a_clamp_is_not_blamed_for_what_nan_cuts(lowest: float, causes: list[str]) -> None:

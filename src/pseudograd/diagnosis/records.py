@@ -68,6 +68,8 @@ class Site:
     has_only_lower_bound: bool = field(default=False, repr=False)
     has_guard_bound: bool = field(default=False, repr=False)  # a bound is very near a whole number
     has_guards_alone: bool = field(default=False, repr=False)  # both its bounds are, as in clamp(1e-7, 1 - 1e-7)
+    stops_overflow: bool = field(default=False, repr=False)  # all its bounds only keep x from infinity
+    is_before_exp: bool = field(default=False, repr=False)
     # "ascent" if the optimiser adds this gradient, "descent" if it subtracts it; "unknown" if the program steps by itself
     direction: str = field(default="descent", repr=False)
     # only sums, powers and constant factors are between its result and the loss
@@ -106,9 +108,9 @@ class Site:
     def guards_next_op(self) -> bool:
         """Does it keep x away from a number at which the op that follows, such as sqrt, log or a division, is steep?
 
-        Then a bound is very near this number, and what is cut is huge beside what passes, if anything passes.
+        Then a bound is very near this number, or an exp follows, and what is cut is huge beside what passes, if anything passes.
         """
-        if not (self.has_guard_bound and self.cut and math.isfinite(self.magnitude)):
+        if not ((self.has_guard_bound or self.is_before_exp) and self.cut and math.isfinite(self.magnitude)):
             return False
         passed = self.arrived - self.cut
         mean_passed = (self.magnitude - self.cut_magnitude) / passed if passed else 0.0

@@ -300,6 +300,10 @@ class Recorder(Subscriber):
                 cut_tally = self.tally_of(cut)
                 if cut_tally is not None:
                     cut_tally.facts["reuses_input"] = True
+            if tally.op.startswith(("ExpB", "Exp2", "Expm1")) and node is not None:
+                clamp = self.tally_of(node.next_functions[0][0])
+                if isinstance(clamp, Tally):
+                    clamp.facts["is_before_exp"] = True
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:

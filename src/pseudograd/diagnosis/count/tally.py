@@ -218,6 +218,7 @@ class Tally:
             "has_only_lower_bound": is_floor and all(bound is None for bound in bounds[1:]),
             "has_guard_bound": any(map(_is_guard, bounds)),
             "has_guards_alone": len(bounds) == 2 and all(map(_is_guard, bounds)),
+            "stops_overflow": any(map(_is_huge, bounds)) and all(bound is None or _is_huge(bound) for bound in bounds),
         }
 
     def _note_first(self, node: GraphNode) -> None:
@@ -311,6 +312,11 @@ class Tally:
 
 def _is_guard(bound: object) -> bool:
     return isinstance(bound, (int, float)) and math.isfinite(bound) and 0 < abs(bound - round(bound)) <= _GUARD
+
+
+def _is_huge(bound: object) -> bool:
+    """Does the bound only keep x away from infinity, as the largest number of float16 does?"""
+    return isinstance(bound, (int, float)) and (6e4 <= abs(bound) <= 65504 or abs(bound) >= 1e18)
 
 
 def _normalised_size(node: GraphNode) -> int:

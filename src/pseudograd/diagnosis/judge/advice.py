@@ -106,6 +106,8 @@ def look_at(site: Site) -> str:
         return "Let the hook return what should pass, or remove it: its handle has remove()."
     if site.op == "mul":
         return "Print the other factor: it is 0, or so small that the product is."
+    if site.op == "where":
+        return "Print the condition: wherever a gradient arrives, it chooses the other value."
     if site.op in ("softmax", "logSoftmax"):
         return "Print the shape and the range of what enters here: over one entry it is a constant, and far apart it is flat."
     if site.op in ("bernoulli", "poisson"):

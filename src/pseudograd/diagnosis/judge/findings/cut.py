@@ -26,7 +26,11 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if site.family in ("round", "sign") and share > DEAD_SHARE and not site.reuses_input:
             cause, advised = f"{site.op} is a step: its true gradient is 0", advice.try_rule(site) or ""
             yield KIND.site_finding(site, count_cut(site), cause, advised, share)
-        elif site.family == "clamp" and not site.is_calm_clip and share - _share_of_others(site) >= CUT_SHARE:
+        elif (
+            site.family == "clamp"
+            and not (site.is_calm_clip or site.stops_overflow)
+            and share - _share_of_others(site) >= CUT_SHARE
+        ):
             text = f"{percent(share)} of {site.arrived:,} arriving gradients are cut"
             if site.magnitude and math.isfinite(site.magnitude):  # `counts` has no sizes
                 text += f", {percent(site.cut_magnitude_share)} of their size"
@@ -77,8 +81,8 @@ def advise_clamp(site: Site) -> str:
         )
     if site.guards_next_op:
         return (
-            "None, if it guards the op that follows, such as sqrt, log or a division: a rule would pass gradients of the steep slope "
-            "there, and they throw the parameters far off. With a larger bound they are smaller."
+            "None, if it guards the op that follows, such as sqrt, log, exp or a division: a rule would pass gradients of the steep slope "
+            "there, and they throw the parameters far off. With a bound further from there they are smaller."
         )
     return advice.override(site, DEFAULT_RULE, f": it passes {percent(site.recoverable_share)} of what is cut")
 
