@@ -328,6 +328,14 @@ def test_a_product_in_the_only_backward_has_its_line(tmp_path: Path) -> None:
     assert only(d, "nonfinite").expression == expression
 
 
+def test_a_product_whose_gradient_overflows_in_a_later_step_is_named_in_the_next_one() -> None:
+    w, v = nn.Parameter(torch.ones(4, 4)), torch.full((4, 4), 1e30)
+    with diagnose() as d:
+        for scale in (1.0, 1.0, 1e20, 1e20):
+            (torch.zeros(8, 4) @ w @ v * scale).sum().backward()
+    assert only(d, "nonfinite").evidence.startswith("born in backward 4: 32 of 32 entries that leave are not finite")
+
+
 def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters(tmp_path: Path) -> None:
     finding = only(_diagnose_source("a target beside it", tmp_path, 1)[0], "nonfinite")
     assert finding.cause == "a value that enters is not finite: it came in with the forward, from an op before it"
