@@ -257,6 +257,14 @@ def fsdp_diagnosed_to_nan(rank: int) -> None:
     assert d.to_json()["errors"] == [], d
 
 
+def a_gradient_placed_elsewhere_is_not_compared(rank: int) -> None:
+    """The gradient of a sum is whole in each process, and that of the sharded clamp is not."""
+    sharded = distribute_tensor(_problem()[0], init_device_mesh("cpu", (2,)), [Shard(0)]).requires_grad_()
+    with pg.diagnose() as diagnosis:
+        sharded.clamp(-1, 1).sum().backward()
+    assert diagnosis.errors == []
+
+
 def ddp_diagnosed(rank: int) -> None:
     """Names are those of the program's own module, unless the wrapper was given."""
     for is_given in (True, False):

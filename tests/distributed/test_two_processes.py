@@ -35,6 +35,7 @@ JOBS = [
     pytest.param(jobs.other_rules_on_shared_parameters),
     pytest.param(jobs.fsdp_diagnosed),
     pytest.param(jobs.fsdp_diagnosed_to_nan),
+    pytest.param(jobs.a_gradient_placed_elsewhere_is_not_compared),
     pytest.param(jobs.ddp_diagnosed),
 ]
 

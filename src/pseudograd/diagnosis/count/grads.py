@@ -37,12 +37,14 @@ class MatchedGradients:
         grad = next((grad for grad in arriving if grad is not None), None)
         if grad is None or grad.layout is not torch.strided or not (grad.is_floating_point() or grad.is_complex()):
             return None
-        shape = grad.shape
+        shape, placements = grad.shape, getattr(grad, "placements", None)  # a distributed tensor has its parts there
         left: list[Tensor] = []
         others: list[Tensor] = []
         for other in leaving:
             if other is not None:
                 if other.layout is not torch.strided or other.is_nested:
+                    return None
+                if other.shape == shape and getattr(other, "placements", None) != placements:
                     return None
                 (left if other.shape == shape else others).append(_detached(other))
         return None if others and not left else cls(_detached(grad), left, others)
