@@ -25,6 +25,7 @@ from pseudograd_upgrade.cutting.call import (
     tensor_text,
 )
 from pseudograd_upgrade.cutting.shrink import measure_distances, shrink, spans_within
+from pseudograd_upgrade.recording import BACKWARD
 
 from ..choices import folded
 
@@ -414,3 +415,8 @@ def test_few_different_short_numbers_are_easy_to_read() -> None:
     assert cost(torch.tensor([0.123456, 1.0, 0.123456])) == 2 * long + 2
     most = shrinking._MOST_TEXTS
     assert [cost(x) for x in (torch.ones(most + 1), torch.arange(most + 1.0))] == [most, most + 1]
+
+
+def test_a_backward_of_several_outputs_has_them_all() -> None:
+    call = Call(BACKWARD, FUNCTION, "torch.var_mean", ("x",), {}, grads=((0, None), (1, None)))
+    assert call.lines()[-1] == "(y[0].sum() + y[1].sum()).backward()"

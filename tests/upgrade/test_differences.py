@@ -27,7 +27,7 @@ from pseudograd_upgrade.digests import digest, fetch
 from pseudograd_upgrade.recorder import shake
 from pseudograd_upgrade.recording import LOSSES_ALONE, Digest, Recording, Schedule
 
-from .made_runs import GELU, LEAF, LINEAR, SILU, SILU_GRAD, run
+from .made_runs import GELU, GELU_GRAD, LEAF, LINEAR, ORIGINS, SILU, SILU_GRAD, run
 
 
 def first_difference(old: Recording, new: Recording, *noises: Recording) -> Difference:
@@ -115,6 +115,17 @@ def test_an_extra_call_is_named_also_if_other_calls_agree_behind_it(has_it_befor
         runs = [replace(each, steps={**each.steps, **first.steps}) for each, first in zip(runs, before, strict=True)]
     only_new = first_difference(*runs).only_new
     assert [event.origin.op for event in only_new] == ([] if has_it_before else ["silu"])
+
+
+def test_an_extra_call_is_not_named_if_a_later_event_of_its_line_agrees() -> None:
+    old = run((LINEAR, 1.0), (GELU, 2.0), (GELU_GRAD, 1.0), (SILU, 3.0))
+    assert first_difference(old, run((LINEAR, 1.0), (GELU_GRAD, 1.0), (SILU, 4.0))).only_old == ()
+
+
+def test_the_same_op_at_another_line_is_another_event() -> None:
+    elsewhere = [[*row[:2], "train.py:9", *row[3:]] if row[1] == "linear" else row for row in ORIGINS]
+    new = run((LINEAR, 5.0), (SILU, 2.0), origins=elsewhere)
+    assert compare_events(run((LINEAR, 1.0), (SILU, 2.0)), new).first is None
 
 
 def test_another_order_of_the_same_ops_is_recognised() -> None:

@@ -65,6 +65,16 @@ def ended(
     return SuiteTest(outcome, message, (zlib.compress(pickle.dumps(content)),))
 
 
+def test_steps_of_a_fixture_come_before_those_of_the_test() -> None:
+    fixture, own = ended((LINEAR, 1.0)), ended((SILU, 2.0), losses=(3.0, 4.0))
+    recording = SuiteTest("passed", "", (*fixture.parts, *own.parts)).recording("2.13.0")
+    assert recording.losses == [[1.0], [3.0], [4.0]]
+    assert {step: [event.origin.op for event in events] for step, events in recording.steps.items()} == {
+        1: ["linear"],
+        2: ["silu"],
+    }
+
+
 def gated(slope: float, **named: object) -> SuiteTest:
     """A test through the clamp of a package, whose gradient is `slope`."""
     return ended((LINEAR, 1.0), (CLAMP_GRAD, slope), (LEAF, slope), **named)  # type: ignore[arg-type]
