@@ -708,9 +708,10 @@ def test_a_range_between_two_guards_is_calm(high: float, expected: list[str]) ->
     ("function", "advised"),
     [
         (lambda x: x.clamp(max=40).exp(), ["None, if it guards the op that follows"]),
+        (lambda x: x + x.add(99).clamp(max=2).exp(), ["with pseudograd.override(clamp=lambda "]),
         (lambda x: (x - torch.inf).reshape(2, 2).clamp(-1e30, 1e30).softmax(1) * x.reshape(2, 2), []),
     ],
-    ids=["exp", "softmax"],
+    ids=["exp", "exp of nothing inside", "softmax"],
 )
 def test_no_rule_is_advised_at_a_clamp_that_nonfinite_advises(
     function: Callable[[Tensor], Tensor], advised: list[str]

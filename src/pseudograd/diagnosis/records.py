@@ -110,7 +110,8 @@ class Site:
 
         Then a bound is very near this number, or an exp follows, and what is cut is huge beside what passes, if anything passes.
         """
-        if not ((self.has_guard_bound or self.is_before_exp) and self.cut and math.isfinite(self.magnitude)):
+        is_guard = self.has_guard_bound or (self.is_before_exp and self.arrived > self.cut)
+        if not (is_guard and self.cut and math.isfinite(self.magnitude)):
             return False
         passed = self.arrived - self.cut
         mean_passed = (self.magnitude - self.cut_magnitude) / passed if passed else 0.0
