@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
 
 
 def find_parameter(module: Module, node: ast.expr) -> Parameter | None:
-    """The parameter that this expression is, also through names, views and slices; None if it is none."""
+    """The parameter that this expression is, also through names, views and slices. None for others, and for a leaf with unknown values."""
     resolved = module.resolve(node)
     node = strip_views(module, node)
     if isinstance(node, ast.Attribute):
@@ -57,7 +57,7 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
     owner, key = module.owner(node), key_of(node) or ""
     if owner is None or not key.startswith("self.") or _is_frozen(owner, key):
         return None
-    starts = list(_writes_by_calls(module, owner, key))
+    writes = list(_writes_by_calls(module, owner, key))
     is_parameter, bindings = False, module.attribute_bindings(owner, key)
     for _, binding in (*bindings, *module.attribute_bindings(owner, f"{key}.data")):
         value = binding.value
@@ -69,10 +69,10 @@ def _attribute_parameter(module: Module, node: ast.Attribute) -> Parameter | Non
         is_empty = tensor is not None and module.called_name(module.resolve(tensor)) in _EMPTY
         is_off = value is not None and _is_off_by_default(module, value)
         if not is_off and (values is not None or not is_empty):  # another line fills an empty tensor
-            starts.append((binding.end[0], values))
-    known = {values for _, values in starts}
+            writes.append((binding.end[0], values))
+    known = {values for _, values in writes}
     start = known.pop() if len(known) == 1 else None
-    line = max((line for line, _ in starts), default=node.lineno)
+    line = max((line for line, _ in writes), default=node.lineno)
     return Parameter(key, line, start or frozenset()) if is_parameter else None
 
 
@@ -96,7 +96,7 @@ def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[
         method = next((up.name for up in module.parents(call) if isinstance(up, FUNCTIONS)), "")
         may_set = isinstance(call.func, ast.Name) or load_key != key  # `fill(self.x)`, `f(self.parameters())`
         if changes_in_place(name):
-            if part is not call.func and is_own:
+            if part is not call.func and is_own:  # `self.x.fill_(0)` is a binding
                 yield call.lineno, filled_values(module, call)
             elif load_key is not None and not load_key.startswith("self."):
                 yield call.lineno, None

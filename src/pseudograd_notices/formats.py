@@ -20,7 +20,7 @@ _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 class Report(NamedTuple):
-    """The findings that a command prints. codes: all codes of the command. known: the number of findings that a baseline has.
+    """The findings that a command prints. codes: all codes of the command. known: the number of findings that a baseline leaves out.
     has_statistics: does the text count the findings of each code?
     """
 
@@ -58,7 +58,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def as_json(report: Report) -> str:
-    numbers = {notice.code for notice in report.notices}
+    used = {notice.code for notice in report.notices}
     document = {
         "kind": "pseudograd findings",
         "version": 1,
@@ -70,7 +70,7 @@ def as_json(report: Report) -> str:
         "codes": [
             {"code": code.number, "name": code.name, "meaning": code.meaning, "mend": code.mend}
             for code in report.codes
-            if code.number in numbers
+            if code.number in used
         ],
     }
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
@@ -147,7 +147,7 @@ def sarif(report: Report) -> str:
 
 
 def _rule(code: Code) -> dict[str, object]:
-    """The rule of a code. It has no address of a page, because none is published; GitHub shows the help."""
+    """The rule of a code. It has no `helpUri`, because no page is published; GitHub shows the help."""
     help_text = "\n\n".join(part for part in (code.why, code.mend) if part)
     return {
         "id": code.number,

@@ -24,7 +24,7 @@ from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Sample, Wants, 
 from ..torch_table.private import constant_result, in_forward_mode, transforms_are_active
 from .fitted_slopes import FITTED, Fitted
 from .samples import around, matrix
-from .shared_rules import nothing_of, row_of, steps_at, widened
+from .shared_rules import row_of, steps_at, widened, zeros_of
 
 __all__ = ["gelu", "hardsigmoid", "leaky_relu", "silu"]
 
@@ -145,7 +145,7 @@ def _exact_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, wants: 
 
 def _exact_hardsigmoid(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
     # Literals: Dynamo would make symbols of named numbers, as `_fitted` says.
-    return (torch.where((x > -3) & (x < 3), grad * (1 / 6), nothing_of(grad)),)
+    return (torch.where((x > -3) & (x < 3), grad * (1 / 6), zeros_of(grad)),)
 
 
 def _steps_of_leaky_relu(negative_slope: float) -> Steps | None:

@@ -13,7 +13,7 @@ from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, Wants, call_for, register
 from .samples import around
-from .shared_rules import alias, nothing_of, row_of
+from .shared_rules import alias, row_of, zeros_of
 
 __all__ = ["clip_grad", "reverse_grad", "scale_grad"]
 
@@ -93,7 +93,7 @@ def _transformed(op: Op, x: Tensor, argument: str, value: float) -> Tensor:
 
 
 def _scale(grad: Tensor, x: None, scale: float, *, wants: Wants) -> Gradients:
-    return (nothing_of(grad) if scale == 0 else grad * scale), None
+    return (zeros_of(grad) if scale == 0 else grad * scale), None
 
 
 def _reverse(grad: Tensor, x: None, scale: float, *, wants: Wants) -> Gradients:

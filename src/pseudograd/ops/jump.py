@@ -29,7 +29,7 @@ from ..geometry import Formula
 from ..reference import activations as reference
 from ..rule import Adapter, Gradients, Op, Picture, Rule, RuleLike, Sample, Wants, call_for, register
 from .samples import around
-from .shared_rules import UserFormula, nothing_of, row_of, widened
+from .shared_rules import UserFormula, row_of, widened, zeros_of
 from .steps import SLOPES
 
 __all__ = ["jumprelu"]
@@ -114,15 +114,15 @@ def _pull_from(
 ) -> Gradients:
     """gradient_of_threshold computes the gradient that the threshold gets from each x. None for a rule that gives the threshold 0."""
     wants_x, wants_threshold, *_ = wants
-    gradient = grad_x = None
+    share = grad_x = None
     if gradient_of_threshold is not None and (wants_threshold or window_to_x):
-        gradient = gradient_of_threshold(grad, x, threshold, bandwidth, **settings)
+        share = gradient_of_threshold(grad, x, threshold, bandwidth, **settings)
     if wants_x:
         grad_x = torch.where(_is_below(x, threshold), 0.0, grad)
-        grad_x = grad_x - gradient if gradient is not None and window_to_x else grad_x
-    if wants_threshold and gradient is None:
-        gradient = nothing_of(grad)
-    return grad_x, gradient if wants_threshold else None, None, None
+        grad_x = grad_x - share if share is not None and window_to_x else grad_x
+    if wants_threshold and share is None:
+        share = zeros_of(grad)
+    return grad_x, share if wants_threshold else None, None, None
 
 
 def _window_gradient(name: str, grad: Tensor, x: Tensor, threshold: Threshold, bandwidth: float) -> Tensor:
@@ -130,7 +130,7 @@ def _window_gradient(name: str, grad: Tensor, x: Tensor, threshold: Threshold, b
     level = widened(threshold) if isinstance(threshold, Tensor) else rounded(threshold, x)
     scale, height = SLOPES[name].unit(bandwidth)
     density = SLOPES[name].of(widened(x) - level, scale, height)
-    if isinstance(level, Tensor):  # an infinite threshold switches its feature off
+    if isinstance(level, Tensor):  # an infinite threshold far from x gives 0, and not 0 * inf
         level = torch.where(density == 0, density, level)
     jump = level * density
     is_zero = (density == 0) | ((jump == 0) & (grad.abs() == torch.inf))
@@ -173,6 +173,7 @@ RULES: dict[str, Rule] = {}
 
 
 def _find_formula(name: str, threshold: Threshold, bandwidth: float, window_to_x: bool) -> Formula:
+    """The formula that C computes. A tensor threshold is an input of the call, and no part of the formula."""
     number = 0.0 if isinstance(threshold, Tensor) else threshold
     curve = SLOPES[name].curve(*SLOPES[name].unit(bandwidth))
     return Formula("jump and back" if window_to_x else "jump", number=number, curve=curve)
@@ -212,7 +213,7 @@ def _features(name: str, window_to_x: bool, *thresholds: float) -> Sample:
 
 
 def _shared(dtype: torch.dtype) -> tuple[object, ...]:
-    """One threshold for all x, with x near the threshold and near both ends of every window."""
+    """One threshold for all x, with x near the threshold and near both ends of its window."""
     x, *_ = _NUMBERS.build(dtype)
     return x, torch.tensor(0.75, dtype=dtype), 0.5, False
 
@@ -233,8 +234,10 @@ JUMPRELU = register(
             x, threshold, bandwidth=bandwidth, window_to_x=bool(window_to_x), **how
         ),
         samples=(
-            *(Sample("a threshold for all", _shared), _NUMBERS),
-            *(_features("a threshold each", False, 0.5, -0.25, 0.0), _features("to x, too", True, 0.5, 1.0, 0.25)),
+            Sample("a threshold for all", _shared),
+            _NUMBERS,
+            _features("a threshold each", False, 0.5, -0.25, 0.0),
+            _features("to x, too", True, 0.5, 1.0, 0.25),
         ),
         picture=Picture((1.0, 0.5, True), jumps=(0.75, 1.0, 1.25), low=-0.5, high=2.5),
     )

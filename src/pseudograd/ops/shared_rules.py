@@ -22,7 +22,7 @@ def row_of(name: str, pull: Pull, reference: Reference, *, is_linear: bool = Tru
     return Rule(name=name, pull=pull, reference=reference, is_linear=is_linear, compares=False, **row)
 
 
-def nothing_of(grad: Tensor) -> Tensor:
+def zeros_of(grad: Tensor) -> Tensor:
     """Zeros, also where grad is infinite or NaN; connected to grad, so that a second derivative exists and is 0."""
     if grad.is_nested:  # no tensor broadcasts to a nested tensor
         return torch.where(torch.zeros_like(grad, dtype=torch.bool), grad, 0.0)
@@ -36,7 +36,7 @@ def passed(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
 
 def blocked(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
     """The pull of a rule that passes 0, for the same ops as `passed`."""
-    return nothing_of(grad), *(None for _ in wants[1:])
+    return zeros_of(grad), *(None for _ in wants[1:])
 
 
 def alias(x: Tensor) -> Tensor:

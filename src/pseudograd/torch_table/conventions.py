@@ -23,7 +23,7 @@ Convention = float | str
 
 
 class Pinned(NamedTuple):
-    """pull(convention, grad, *inputs, wants): the gradients under a convention. If it `compares` it also gets y, as in `Rule`."""
+    """pull(convention, grad, *inputs, wants): the gradients under a convention. compares: does it also get y?"""
 
     pull: Callable[..., Gradients]
     compares: bool
@@ -33,8 +33,8 @@ class Family(Record):
     """Functions that one keyword of pin_edge pins.
 
     at: the kink in words. takes: what a number for the family means; empty if it takes only names. torch, since_2_14, jax, tensorflow:
-        their conventions; None if they lack the function. singular: conventions that are infinity or NaN, pinned only on demand. alike:
-        the conventions of the same function under other names.
+        their conventions. None: jax or tensorflow lacks the function, or 2.14 changed nothing. singular: conventions that are infinity or
+        NaN, pinned only on demand. alike: the conventions of other functions with the same values, as clamp(min=0) for relu.
     notes: for the docs, what torch, JAX and TensorFlow do, if their conventions do not say it.
     """
 
@@ -64,8 +64,8 @@ class Family(Record):
 class Kink(Record):
     """The kink of a function of torch, and how the function runs under a pin of its family.
 
-    arrange: as in Form; None if a pin runs the same primitive as override. write(convention, own, *values): the result of a function that
-        is written out, or None if torch has to run it. own(*tensors) is torch's function, with these tensors as its first arguments.
+    arrange: as in Form; None if a pin runs the same primitive as override. write(convention, own, *values): the result by other
+        functions of torch, or None if torch has to run it. own(*tensors) is torch's function, with these tensors as its first arguments.
     example: arguments at the kink. nodes: as in Form; empty for those of the form. is_noted: the nodes keep too little, so `diagnose` notes
         the calls.
     pick(node, inputs): for a function or node of several families: the family of this call, and the primitive that stands in; None for a
@@ -165,7 +165,7 @@ def is_zero(x: Tensor, *others: object) -> Tensor:
     return x == 0
 
 
-# Families whose functions, on torch 2.14, give both a NaN and a number the whole gradient (pytorch#193035 mended it).
+# On torch 2.14 these functions give a NaN the whole gradient, and the number beside it too (pytorch#193035 mended it).
 WITH_NAN = ("fmax", "fmin")
 
 

@@ -1,4 +1,4 @@
-"""Cut the event that differs out of the program, as a program of ten lines, or say why there is none."""
+"""Write a program of ten lines that shows the first difference of two torches, or say why there is none."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ class Cut:
     why: str = ""
     is_same_alone: bool = False
 
-    def lines(self, torch: tuple[str, str]) -> list[str]:
+    def lines(self, versions: tuple[str, str]) -> list[str]:
         """The lines of the answer."""
         if not self.program:
             return [f"not cut out: {self.why}"]
         program = [f"  {line}" for line in self.program.splitlines()]
-        return ["cut out, this alone shows it:", *program, *self._output_lines(torch)]
+        return ["cut out, this alone shows it:", *program, *self._output_lines(versions)]
 
-    def file(self, torch: tuple[str, str]) -> str:
-        return "".join([self.program, *(f"# {line}\n" for line in self._output_lines(torch))])
+    def file(self, versions: tuple[str, str]) -> str:
+        return "".join([self.program, *(f"# {line}\n" for line in self._output_lines(versions))])
 
-    def _output_lines(self, torch: tuple[str, str]) -> list[str]:
-        pairs = zip(torch, self.prints, strict=True)
+    def _output_lines(self, versions: tuple[str, str]) -> list[str]:
+        pairs = zip(versions, self.prints, strict=True)
         return [f"torch {version} prints {' '.join(text.split())}" for version, text in pairs]
 
 
@@ -87,8 +87,8 @@ def _find_smallest(runner: Runner, old: Interpreter, new: Interpreter, differenc
     events = [*difference.only_old[:_MOST_EVENTS], difference.old]
     keys = [[*event.origin[:3], [tensor.shape for tensor in event.tensors], event.occurrence] for event in events]
     step = difference.step
-    recording = old.but(recorder="pseudograd_upgrade.cutting.recorder", targets=keys)
-    run = runner.run(recording, Schedule(0, 0, (step, step)))
+    python = old.but(recorder="pseudograd_upgrade.cutting.recorder", targets=keys)
+    run = runner.run(python, Schedule(first=0, every=0, window=(step, step)))
     calls: dict[int, str | Snapshot | None] = run.raw.get("calls", {})
     if not calls and run.errors:
         raise NoProgramError(f"an error of ours; {run.errors[0]}")
@@ -103,7 +103,9 @@ def _find_smallest(runner: Runner, old: Interpreter, new: Interpreter, differenc
 
 
 def read_call(content: str | Snapshot | None, event: Event) -> Call:
-    """The call that the program's process recorded for an event. content: the reason if it is a text; None if no call made the node."""
+    """The call that the program's process recorded for an event. content: the call, or a text that says why there is none; None if no call
+    of torch made it.
+    """
     kind = event.origin.kind
     if content is None:
         raise NoProgramError(f"no call of torch made {event.origin.op}: code of a custom Function or in C++")

@@ -47,8 +47,8 @@ _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 _ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
 _COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
 SELECTIONS = ("topk", "argsort", "sort", "kthvalue")
-_DETACHES = (".detach()", ".data")  # they hand out the value as it is
-_DETACHING = ("detach", "detach_", ".data", "tensor", "new_tensor")
+_KINDS_OF_DETACH = (".detach()", ".data")  # they hand out the value as it is
+_FUNCTIONS_THAT_DETACH = ("detach", "detach_", ".data", "tensor", "new_tensor")
 WITHOUT_GRAD = " under no_grad"
 NEEDS_NOTHING = "a Function none of whose inputs needs a gradient"  # as checkpoint with use_reentrant=True is
 SUMS = frozenset((torch.add, torch.sub, Tensor.add, Tensor.sub, Tensor.add_, Tensor.sub_, Tensor.__rsub__))
@@ -123,7 +123,7 @@ class Cut:
         self.bits = 0b11 << bit
         self.calls = 0
         self.is_final_cut = self.is_recomputed = False
-        # Lines where the result of a comparison with its value meets a tensor that learns.
+        # Lines where a mask that was made of its value meets a tensor that learns.
         self.compared_at: set[str] = set()
         self.cut_again_at: set[str] = set()  # lines that detach its value once more, or hand it out of torch
         self.upstream = 0
@@ -164,7 +164,7 @@ class Influence:
         self._leaves, self._locations = leaves, locations
         # Of a detached tensor: the leaves upstream of its source; the lowest bit says whether the source is a leaf.
         self._detached = Marks()
-        # A detached tensor has the memory of its leaf, or of a tensor without a graph: a weak reference to itself, and to that.
+        # By id of a detached tensor: a weak reference to it, and one to the leaf, or other tensor without a graph, whose memory it shares.
         self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
         self._arrays = Arrays()
         self._local = threading.local()
@@ -196,8 +196,8 @@ class Influence:
         """A fast path for most calls: no argument has a mark, or the result has a graph and gets all marks. False: call `after_call`."""
         if type(result) not in PLAIN or not isinstance(result, Tensor) or self._origins or self._arrays.all:
             return False
-        is_itself, known, has_graph = args and result is args[0], self._marks.all, is_grad_enabled()
-        if has_graph:
+        is_itself, known, may_have_graph = args and result is args[0], self._marks.all, is_grad_enabled()
+        if may_have_graph:
             if nodes.node_of(result) is None:
                 return False
             if not (known or is_itself):
@@ -216,7 +216,7 @@ class Influence:
         if not marks:
             return True
         inputs = [value for value in values if isinstance(value, Tensor)]
-        if is_itself or not (has_graph and _computes_only(func) and all(map(_is_continuous, inputs))):
+        if is_itself or not (may_have_graph and _computes_only(func) and all(map(_is_continuous, inputs))):
             return False
         if marks & self._compared_bits:
             return False
@@ -236,7 +236,9 @@ class Influence:
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
         marks = self._marks_of(inputs or args)  # torch.tensor(array) takes no tensor
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
-        cut_again = 0  # the upper bits of the inputs: a call that cuts its inputs off removes them
+        cut_again = (
+            0  # the upper bits of the continuous inputs; the result of a call that cuts does not have these bits
+        )
         if marks & self._upper_bits:
             cut_again = self._upper_bits & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
         learning = [tensor for tensor in continuous if tensor.requires_grad]
@@ -247,7 +249,7 @@ class Influence:
         self._note_reading(name, marks, cut_again, bool(learning))
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
-        if name in _DETACHING:
+        if name in _FUNCTIONS_THAT_DETACH:
             marks &= ~cut_again
         elif not is_grad_enabled():
             marks &= ~(cut_again & ~self._upper_bits_without_grad)
@@ -277,7 +279,7 @@ class Influence:
             line = file_and_line(self._locations.here(3).call)
             for cut in self._cuts_among(marks & self._compared_bits):
                 cut.compared_at.add(line)
-        if cut_again and (name in _DETACHING or name in _EXITS):
+        if cut_again and (name in _FUNCTIONS_THAT_DETACH or name in _EXITS):
             line = file_and_line(self._locations.here(3).call)
             for cut in self._cuts_among(cut_again):
                 cut.cut_again_at.add(line)
@@ -308,7 +310,7 @@ class Influence:
             bits = self._cut(kind, learning, is_compared=name in _COMPARISONS)
             for tensor in new:
                 self._marks.add(tensor, bits)
-                if kind in _DETACHES:
+                if kind in _KINDS_OF_DETACH:
                     self._note_detached(tensor, learning[0])
         elif written:
             return self._cut(_kind(name, False), written)
@@ -346,7 +348,7 @@ class Influence:
             self._marks.add(origin, self._marks_of_others(self._marks.get(changed), origin))
 
     def _marks_of_others(self, marks: int, leaf: Tensor) -> int:
-        """The marks of cuts of other leaves: what a projection makes of a leaf itself hides nothing from it."""
+        """The marks without those of cuts of this leaf alone: a projection of a leaf hides no other leaf from the loss."""
         own = self._leaves.upstream_of(leaf) if marks and leaf.requires_grad else 0
         return marks & reduce(or_, (cut.bits for cut in self._cuts_among(marks) if cut.upstream & ~own), 0)
 
@@ -391,7 +393,7 @@ class Influence:
                 self._note_term(result, 0)
             elif isinstance(value, Tensor) and not value.requires_grad and not value.dim():
                 marks = self._marks.get(value)
-                if marks and not self._detached.get(value):  # a value that is detached right there is a surrogate
+                if marks and not self._detached.get(value):  # x + (y - x).detach() is straight-through
                     self._note_term(result, marks)
 
     def _note_term(self, result: Tensor, marks: int) -> None:
@@ -481,7 +483,7 @@ def _is_linear(name: str, learning: int) -> bool:
 def _computes_only(func: object) -> bool:
     """Does the function compute new values only: no comparison, nothing that leaves torch or is detached, no write to an argument?"""
     name = _name_of(func)
-    if name is None or name in _COMPARISONS or name in _EXITS or name in _DETACHING or name in _IN_PLACE:
+    if name is None or name in _COMPARISONS or name in _EXITS or name in _FUNCTIONS_THAT_DETACH or name in _IN_PLACE:
         return False
     return not name.endswith("_") or name.endswith("__")
 

@@ -1,4 +1,5 @@
-"""Broken gradients, which hold nan or inf: the op that made them, the parameters that got them, and the steps that used or skipped them.
+"""Broken gradients, which hold nan or inf: the op that made them (the *birth*), the parameters that got them, and the steps that used or
+skipped them.
 
 This module is imported when a gradient or a loss is broken for the first time.
 """
@@ -70,7 +71,7 @@ class Recorder(Protocol):
 
 
 class _BrokenInput(NamedTuple):
-    """A saved input of a node that is broken. All fields are "" if no input is."""
+    """A broken saved input of a node. All fields are "" if it has none."""
 
     source: str = ""  # the op that made it
     name: str = ""
@@ -80,20 +81,23 @@ class _BrokenInput(NamedTuple):
 class _Search:
     """The search of one backward for the op that made the first broken value."""
 
-    def __init__(self, behind: list[GraphNode], is_loss_broken: bool) -> None:
-        self.behind = behind  # all nodes of the backward
+    def __init__(self, all_nodes: list[GraphNode], is_loss_broken: bool) -> None:
+        self.all_nodes = all_nodes  # of the backward
         self.is_loss_broken = is_loss_broken  # then the forward had the birth
-        self.hidden_births: list[object] = []  # keys of earlier births behind a detach that this backward reaches
-        # The nodes whose result may be broken, each with that result if it is known to be so.
+        # Keys of earlier births whose leaves were hidden by a detach: this backward reaches these leaves.
+        self.hidden_births: list[object] = []
+        # The nodes whose result may be broken, each with this result if it surely is, else None.
         self.frontier: dict[GraphNode, Tensor | None] = {}
         self.is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
         self.inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
-        # The births that this backward may have, from the most to the least certain: the first call inside the backward with a broken
-        # result, as a checkpoint makes it; the last op of the forward with a broken result and an unknown input; the first op of the
-        # backward with a broken gradient, if the loss is broken too.
-        self.heard: Birth | None = None
-        self.candidate: Birth | None = None
-        self.fallback: Birth | None = None
+        # The births that this backward may have, the most certain first.
+        self.heard: Birth | None = (
+            None  # at the first call inside the backward with a broken result, as a checkpoint makes it
+        )
+        self.candidate: Birth | None = None  # at the last op of the forward with a broken result and an unknown input
+        self.fallback: Birth | None = (
+            None  # at the first op of the backward with a broken gradient, if the loss is broken too
+        )
 
 
 class Nonfinite:
@@ -104,12 +108,12 @@ class Nonfinite:
         self._recorder, self._leaves, self.noted = recorder, recorder.leaves, recorder.noted
         self.births: dict[object, Birth] = {}
         self.reached: dict[Leaf, None] = {}  # the leaves that got a broken gradient, in the order of the first one
-        self.backwards: list[int] = []  # the backwards in which a leaf got one
+        self.hit_backwards: list[int] = []  # the backwards in which a leaf got one
         self.used_backwards: list[int] = []  # the backwards whose broken gradients a step used
-        self.spread_to = 0  # the most parameters with a broken gradient in such a step
+        self.most_hit = 0  # the most parameters with a broken gradient in such a step
         self.skipped = 0  # steps that the program skipped because of a broken gradient
         self.mended = 0  # steps before which the program replaced a broken gradient
-        self.has_spread = False  # are weights broken?
+        self.are_weights_broken = False
         self._are_weights_known = False
         self._is_loss_nan = False  # in the last backward
         self._pending: dict[Leaf, None] = {}  # leaves with a broken gradient that no step has seen yet
@@ -121,37 +125,37 @@ class Nonfinite:
 
     # --- a backward ---------------------------------------------------------------------------------------------------
 
-    def begin(self, roots: Sequence[Tensor | GradientEdge], behind: list[GraphNode], is_loss_finite: bool) -> None:
+    def begin(self, roots: Sequence[Tensor | GradientEdge], all_nodes: list[GraphNode], is_loss_finite: bool) -> None:
         """A backward begins: attach hooks to its nodes, if there is something to search for."""
         self._settle()
-        if not self._are_weights_known and not self.has_spread:
+        if not self._are_weights_known and not self.are_weights_broken:
             self._look_at_weights()
         tensors = [root for root in roots if isinstance(root, Tensor)]
         self._is_loss_nan = not is_loss_finite and any(bool(root.detach().isnan().any()) for root in tensors)
-        if self.is_unplaced:
-            self._find_lines(behind)
-        self._search = search = _Search(behind, not is_loss_finite)
+        if self.has_unplaced:
+            self._find_lines(all_nodes)
+        self._search = search = _Search(all_nodes, not is_loss_finite)
         starts = nodes.starts(roots)
         reach = reduce(or_, map(self._leaves.upstream, starts), 0)
         if search.is_loss_broken:
             search.hidden_births = [key for key, birth in self.births.items() if birth.hidden & reach]
-        last_was_broken = self.backwards[-1:] == [self._recorder.backwards - 1]
-        has_new_birth = search.is_loss_broken or (last_was_broken and not self.births)
-        if not search.hidden_births and (self.has_spread or not has_new_birth):
+        last_was_broken = self.hit_backwards[-1:] == [self._recorder.backwards - 1]
+        may_have_birth = search.is_loss_broken or (last_was_broken and not self.births)
+        if not search.hidden_births and (self.are_weights_broken or not may_have_birth):
             return
         for node, root in zip(starts, roots, strict=True):
             if node is not None and search.is_loss_broken:
                 search.frontier[node] = root if isinstance(root, Tensor) and is_broken(root) else None
-        for node in behind:
+        for node in all_nodes:
             if nodes.name_of(node) != nodes.LEAF:
-                node.register_hook(partial(self._look_again))
+                node.register_hook(partial(self._hook))
 
     def _look_at_weights(self) -> None:
         """Note whether weights are broken. If no gradient was broken before, they are a birth."""
         self._are_weights_known = True
         leaves = [leaf for _, leaf in self._leaves if leaf.is_parameter or self.reached]
         weights = [leaf for leaf in leaves if is_broken(leaf.tensor())]
-        self.has_spread = bool(weights)
+        self.are_weights_broken = bool(weights)
         if weights and not self.reached:
             backward, tensor = self._recorder.backwards, weights[0].tensor()
             dtype = torch.float32 if tensor is None else tensor.dtype
@@ -160,26 +164,26 @@ class Nonfinite:
             self._add(birth)
 
     @property
-    def is_unplaced(self) -> bool:
+    def has_unplaced(self) -> bool:
         """Is there a birth without a line? Its node only hands gradients on, and the recorder usually attaches no hook to such nodes."""
         oldest = self._recorder.backwards - 8  # an op that has not come again by now probably never will
         births = self.births.values()
         return any(birth.tally is None and birth.op and birth.backward > oldest for birth in births)
 
-    def _find_lines(self, behind: Sequence[GraphNode]) -> None:
+    def _find_lines(self, all_nodes: Sequence[GraphNode]) -> None:
         """Find the lines of births in the graph of a later backward of the same loss, where their nodes have the same positions."""
         for birth in self.births.values():
             if birth.tally is None and birth.line_losses is self._recorder.line_losses:
-                alike = [node for node in behind if op_of(node) == birth.op]
+                alike = [node for node in all_nodes if op_of(node) == birth.op]
                 if alike and len(alike) == birth.position.total:
                     birth.tally = self._recorder.tally_of(alike[birth.position.number])
 
     def _position_of(self, node: GraphNode) -> Position:
-        alike = [other for other in self._search.behind if op_of(other) == op_of(node)]
+        alike = [other for other in self._search.all_nodes if op_of(other) == op_of(node)]
         return Position(alike.index(node), len(alike)) if node in alike else NO_POSITION
 
     @quiet("what is not finite")
-    def _look_again(self, leaving: Gradients, arriving: Gradients) -> None:
+    def _hook(self, leaving: Gradients, arriving: Gradients) -> None:
         node = current_node()
         if node is None:
             return
@@ -190,7 +194,7 @@ class Nonfinite:
 
     def look(self, tally: Tally | None, node: GraphNode, leaving: Gradients, arriving: Gradients) -> None:
         """Note a node from which a broken gradient leaves, although all that arrive are finite."""
-        if self.has_spread or not are_readable((*arriving, *leaving)) or any(map(is_broken, arriving)):
+        if self.are_weights_broken or not are_readable((*arriving, *leaving)) or any(map(is_broken, arriving)):
             return
         broken = next((grad for grad in leaving if is_broken(grad)), None)
         if broken is None:
@@ -208,17 +212,18 @@ class Nonfinite:
     def _add(self, birth: Birth | None) -> None:
         if birth is None:
             return
-        is_late = bool(self.used_backwards) and self._recorder.backwards > self.used_backwards[0]  # a step may cause it
+        # Of a step that used a broken gradient.
+        is_consequence = bool(self.used_backwards) and self._recorder.backwards > self.used_backwards[0]
         search = self._search
         if search.hidden_births:  # the graph of this backward goes on behind the detach
             has_broken_leaf = any(is_broken(leaf.tensor()) for leaf in self._leaves.unpack(birth.upstream))
-            is_late = has_broken_leaf or birth.kind in ("data", "weights")
-            if not is_late:
+            is_consequence = has_broken_leaf or birth.kind in ("data", "weights")
+            if not is_consequence:
                 for key in search.hidden_births:
                     known = self.births.pop(key)
                     birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
                 search.hidden_births = []
-        if len(self.births) < _MOST_BIRTHS and not is_late:
+        if len(self.births) < _MOST_BIRTHS and not is_consequence:
             birth.line_losses = self._recorder.line_losses
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
 
@@ -241,11 +246,11 @@ class Nonfinite:
         self._search = _Search([], False)
         if not hit:
             return
-        if not self.has_spread or not self.reached:
+        if not self.are_weights_broken or not self.reached:
             self.reached |= hit
         self._pending |= hit
         self._are_weights_known = False
-        self.backwards.append(backward)
+        self.hit_backwards.append(backward)
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -258,7 +263,7 @@ class Nonfinite:
         broken = sum(is_broken(tensor.grad) for tensor in tensors)
         if broken:
             self.used_backwards.append(self._recorder.backwards)
-            self.spread_to = max(self.spread_to, broken)
+            self.most_hit = max(self.most_hit, broken)
         else:
             self.mended += 1
         for leaf in map(self._leaves.leaf_of, tensors):
@@ -281,33 +286,33 @@ class Nonfinite:
         """Did the program skip or replace all broken gradients before a step, as a GradScaler does in its warm-up?"""
         if self.used_backwards:
             return False
-        if self.mended and not self.lost:
+        if self.mended and not self.lost_steps:
             return True
         if not self.has_optimiser():
             return False
-        backwards, last = self._recorder.backwards, self.backwards[-1]
-        if last < backwards and self.lost <= backwards / 10:
+        backwards, last = self._recorder.backwards, self.hit_backwards[-1]
+        if last < backwards and self.lost_steps <= backwards / 10:
             return True
-        goes_on = last < backwards or len(self.backwards) < MOST_IN_WARM_UP
-        return goes_on and all(birth.kind in ("half", "half result") for birth in self.births.values())
+        may_be_warm_up = last < backwards or len(self.hit_backwards) < MOST_IN_WARM_UP
+        return may_be_warm_up and all(birth.kind in ("half", "half result") for birth in self.births.values())
 
     def calm(self) -> list[str]:
         """A sentence for the report, if the broken gradients did no harm."""
         if not self.reached or not self.is_calm:
             return []
         parts = []
-        if self.lost:
+        if self.lost_steps:
             why = "as a GradScaler, or a check of the program, skips such steps"
-            parts.append(f"no step followed {self.lost:,} of them, {why}")
+            parts.append(f"no step followed {self.lost_steps:,} of them, {why}")
         if self.mended:
             parts.append(f"the program replaced them before {counted(self.mended, 'step')}")
         births = [birth.tally.location for birth in self.births.values() if birth.tally is not None]
         where = f", born at {file_and_line(births[0].call)}" if births else ""
-        count = counted(len(self.backwards), "backward")
+        count = counted(len(self.hit_backwards), "backward")
         return [f"gradients were not finite in {count}{where}: {', and '.join(parts)}"]
 
     @property
-    def lost(self) -> int:
+    def lost_steps(self) -> int:
         """The number of steps that were skipped because of a broken gradient, with one that is still pending."""
         return self.skipped + bool(self._pending)
 
@@ -320,7 +325,8 @@ class Nonfinite:
         values, is_ordinary = describe_x(op, node, mask)
         broken = self._broken_input(node)
         tally, kind = self._recorder.tally_of(node), kind_of(op, node, is_ordinary)
-        if is_masked and kind == "factor" and not saved_inputs(node):  # a checkpoint hides them: only 0 * inf is nan
+        if is_masked and kind == "factor" and not saved_inputs(node):
+            # A checkpoint hides the factors. 0 * inf made the nan, so the factor whose gradient it is not is the infinite one.
             broken = _BrokenInput(name="self" if leaving and leaving[0] is not value else "other")
         may_exceed_half = value.dtype is torch.float16 and not (is_masked or broken.source)
         if tally is not None and tally.function is not None:
@@ -368,8 +374,8 @@ class Nonfinite:
 
                 site = site_of(tally)
                 return f"{site.op} at {site.where}"
-            ahead = [other for other, _ in node.next_functions]
-            node = ahead[0] if len(ahead) == 1 else None
+            inputs = [other for other, _ in node.next_functions]
+            node = inputs[0] if len(inputs) == 1 else None
         return ""
 
     # --- a broken loss -----------------------------------------------------------------------------------
@@ -415,14 +421,17 @@ class Nonfinite:
             y = results[0]
             # The op saves no input, so its input may have been broken, too. Exp and its like make inf of finite numbers, a root does not.
             if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
-                self._search.candidate, result, y = self._unseen_birth(node, y), y, None
+                self._search.candidate = self._unseen_birth(node, y)
+                result, y = y, None
         elif y is None and result is not None:
+            # A finite number divided by 0 is infinite, whatever the unknown dividend is.
             is_cause = op == "Div" and "other" in inputs and not describe_x(op, node, ~result.isfinite()).is_ordinary
             if is_cause or (inputs and all(nodes.name_of(other) == nodes.LEAF for other in unknown)):
                 y = result
             elif self._search.is_computed_again and not inputs and op in KIND_OF:  # all calls up to this op were finite
                 self._search.candidate = self._forward_birth(node, result)
-            elif self._search.candidate and op not in _KEEPING_NAN and bool(result.isnan().any()):  # it was nan before
+            elif self._search.candidate and op not in _KEEPING_NAN and bool(result.isnan().any()):
+                # This op came before the candidate, and its result was nan already.
                 self._search.candidate = self._unseen_birth(node, result)
         if y is not None:
             self._add(self._forward_birth(node, y))

@@ -670,9 +670,9 @@ class Recorder(Subscriber):
             if self.partial_suspects:
                 self.zeros.drops.end()
             self.partial_suspects = self.leaves.partial() if is_last else 0
-            is_unplaced = self.nonfinite is not None and self.nonfinite.is_unplaced
+            has_unplaced = self.nonfinite is not None and self.nonfinite.has_unplaced
             self.skipped_ops = _PASSING
-            self.attaches_all = bool(self.suspects or self.partial_suspects) or is_unplaced
+            self.attaches_all = bool(self.suspects or self.partial_suspects) or has_unplaced
         if self.after_backward is not None:
             self.after_backward(self.backwards, self.loss)
 

@@ -190,12 +190,14 @@ def _describe_reach(nonfinite: Nonfinite) -> str:
         return "no parameter got it"
     text = f"{counted(len(names), 'parameter' if parameters else 'tensor')} got it: {shortened(names, 4)}"
     if used:
-        spread = f"that of {counted(nonfinite.spread_to, 'parameter')}" if nonfinite.spread_to > len(names) else "it"
+        spread = f"that of {counted(nonfinite.most_hit, 'parameter')}" if nonfinite.most_hit > len(names) else "it"
         text += f"; the step after backward {used[0]} used {spread}"
-    elif nonfinite.has_spread:
+    elif nonfinite.are_weights_broken:
         text += "; the weights are not finite since"
-    elif nonfinite.lost and nonfinite.has_optimiser():
-        text += f"; no step followed {nonfinite.lost:,} of {counted(len(nonfinite.backwards), 'such backward')}"
+    elif nonfinite.lost_steps and nonfinite.has_optimiser():
+        text += (
+            f"; no step followed {nonfinite.lost_steps:,} of {counted(len(nonfinite.hit_backwards), 'such backward')}"
+        )
     return text
 
 
