@@ -58,8 +58,8 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
     add("--jobs", type=int, default=1, metavar="N", help="number of processes (default: 1)")
 
 
-def add_change(command: argparse.ArgumentParser, frameworks: str = ", jax, tensorflow") -> None:
-    """frameworks: those that the command can pin to."""
+def add_change(command: argparse.ArgumentParser, frameworks: str = ", jax or tensorflow") -> None:
+    """frameworks: the end of the help of `--pin`."""
     add = command.add_argument
     default, example = name_rules()
     edges = f"pin the gradient at bounds: closed, open, half, 'torch<=2.13', 'torch>=2.14'{frameworks}"

@@ -19,7 +19,7 @@ CODES = "pseudograd_notices.answers"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    add_change(command, frameworks="")
+    add_change(command, frameworks="; not jax or tensorflow, which `run` takes")
     add("--check", metavar="CMD", help="judge each run by the exit status of this command, not by that of the program")
     add("--json", type=Path, metavar="FILE", help="also write the answer to FILE, as JSON")
     add_format(command)
