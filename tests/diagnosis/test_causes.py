@@ -290,6 +290,7 @@ CUT: dict[str, tuple[Callable[[nn.Module, nn.Module], Tensor], str, str]] = {
     "drawn": (lambda a, b: b(_one_hot(Categorical(logits=a(X)).sample())), "", "pseudograd.replace_grad("),
     "free bits": (lambda a, b: b(X) + a(X).mean().clamp(min=9), "is cut by clamp", "None, if the clip is meant"),
     "times 0": (lambda a, b: b(X) + 0 * a(X), "is cut by mul", "Print the other factor"),
+    "abs of 0": (lambda a, b: b(X) + (0 * a(X)).abs(), "is cut by abs", "Start what enters here elsewhere"),
     "a term times 0": (lambda a, b: b(X) + 0.0 * a(X).clamp(-9, 9), "is cut by mul", "that the product is; nothing"),
     "a sample": (lambda a, b: b(Normal(a(X), 1.0).sample()), "", "Normal(a(X), 1.0).rsample()"),
     "in front of a choice": (

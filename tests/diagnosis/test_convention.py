@@ -59,7 +59,7 @@ def test_the_finding_names_the_convention_and_the_pin() -> None:
     assert (finding.number, finding.share > 0.5) == ("PG210", True)
     assert re.fullmatch(
         rf"All of this update is convention \(another one changes it by 1\.2 times its size\) at line {line}: torch / TensorFlow and JAX "
-        r"disagree there, which multiply a gradient by 0 and 1\. It may decide this training: it stays high, and p "
+        r"disagree there, which multiply a gradient by 0 and 1\. It may decide this training: its share stays high, and p "
         r"does not move; where a training under the other convention ends was not measured",
         finding.evidence,
     )

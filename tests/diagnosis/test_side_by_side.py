@@ -152,7 +152,7 @@ def evidence(training: Training, steps: int | None = None) -> str:
 def test_a_training_that_ends_elsewhere_is_decided() -> None:
     text = re.sub(r"0\.00020\d+", "0.000208", evidence(gain))
     assert text == (
-        "It decides this training: it stays high, and leaves[0] does not move; the loss of the last backward is 1 as it is "
+        "It decides this training: its share stays high, and leaves[0] does not move; the loss of the last backward is 1 as it is "
         "(in two runs, to the bit) "
         "and 0.000208 under pin_edge(abs='jax') at this line, and apart in each of the last 5 backward passes"
     )

@@ -108,6 +108,8 @@ def look_at(site: Site) -> str:
         return "Print the other factor: it is 0, or so small that the product is."
     if site.op == "where":
         return "Print the condition: wherever a gradient arrives, it chooses the other value."
+    if site.op == "abs":
+        return "Start what enters here elsewhere: torch's abs passes nothing exactly at 0."
     if site.op in ("softmax", "logSoftmax"):
         return "Print the shape and the range of what enters here: over one entry it is a constant, and far apart it is flat."
     if site.op in ("bernoulli", "poisson"):

@@ -133,7 +133,7 @@ def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], 
     stuck, stopped = _stuck_parameters(parameters), _stopped_parameters(parameters)
     if stuck or not stopped:
         where = f", and {shortened(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
-        return f"{MAY_DECIDE}: it stays high{where}; {UNMEASURED}"
+        return f"{MAY_DECIDE}: its share stays high{where}; {UNMEASURED}"
     stays = f"in the first step {shortened(stopped)} would get nothing as in {whose}"
     return f"{MAY_DECIDE}: {stays}; {UNMEASURED}"
 
