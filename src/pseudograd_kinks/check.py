@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 
 from pseudograd.errors import must
+from pseudograd.listen.program.signals import Stopped
 
 from .compiled import NOT_COMPILED, Backend, check_backend, compile_points, name_of
 from .measure import EAGER, FILLED, ROUTES, dtype_of, measure
@@ -78,26 +79,33 @@ def check(
     skipped: list[str] = []
     not_compiled: dict[str, str] = {}
     compiled = {} if backend is None else _compile(chosen, backend, device)
-    for point in chosen:
-        for route in routes:
-            outcome = measure(point, route, device) if backend is None else compiled[point.id]
-            expected = point.outcome("torch", against, route)
-            if outcome is None:
-                continue
-            if expected is None or outcome.is_absent:
-                skipped.append(point.id)
-                break
-            if outcome.error.startswith(NOT_COMPILED):
-                not_compiled[point.id] = outcome.error.removeprefix(NOT_COMPILED)
-                continue
-            if backend is not None or route in FILLED:
-                is_same = outcome.has_same_effect_as(expected)
-            else:
-                is_same = outcome.same_as(expected, dtype_of(route))
-            if not is_same:
-                new.append(New(point.id, route, expected, outcome))
-    count = len(chosen) - len(skipped) - len(not_compiled)
-    return Checked(torch.__version__, against, device, name, routes, count, new, skipped, not_compiled)
+    done = 0
+
+    def checked() -> Checked:
+        count = done - len(skipped) - len(not_compiled)
+        return Checked(torch.__version__, against, device, name, routes, count, new, skipped, not_compiled)
+
+    try:
+        for point in chosen:
+            for route in routes:
+                outcome = measure(point, route, device) if backend is None else compiled[point.id]
+                expected = point.outcome("torch", against, route)
+                if outcome is None:
+                    continue
+                if expected is None or outcome.is_absent:
+                    skipped.append(point.id)
+                    break
+                if outcome.error.startswith(NOT_COMPILED):
+                    not_compiled[point.id] = outcome.error.removeprefix(NOT_COMPILED)
+                elif backend is not None or route in FILLED:
+                    new += [] if outcome.has_same_effect_as(expected) else [New(point.id, route, expected, outcome)]
+                elif not outcome.same_as(expected, dtype_of(route)):
+                    new.append(New(point.id, route, expected, outcome))
+            done += 1
+    except Stopped as stop:
+        stop.known = f"kinks: stopped after {done} of {len(chosen)} points\n{checked()}"
+        raise
+    return checked()
 
 
 def _compile(points: list[Point], backend: Backend, device: str) -> dict[str, Outcome | None]:

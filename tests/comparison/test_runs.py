@@ -147,14 +147,25 @@ def test_a_comparison_that_was_broken_off_goes_on(tmp_path: Path) -> None:
     assert again.values == pg.compare(run, rules=["inward"], seeds=6).values
 
 
-def test_a_file_that_cannot_be_read_is_a_run_to_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda data: data[:50],
+    "a bit of the numbers": lambda data: data[:-200] + bytes([data[-200] ^ 1]) + data[-199:],
+    "a bit of the checksum": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
+    "without a checksum": lambda data: data[len(b"pseudograd run 2\n") + 32 :],
+}
+
+
+@folded
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_made_again_and_said(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the current folder can be named
     first = pg.compare(noisy, rules=["inward"], seeds=2, keep=".")
     file = sorted(tmp_path.glob("*.run"))[3]
-    whole = file.read_bytes()
-    file.write_bytes(whole[:50])
-    assert pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path).values == first.values
-    assert file.read_bytes() == whole
+    file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    again = pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path)
+    assert (again.values, again.notes) == (first.values, ("1 kept run was damaged, and made again.",))
+    assert "1 kept run was damaged, and made again." in str(again)
+    assert pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path).notes == ()
 
 
 def test_a_run_without_a_fingerprint_is_not_kept_and_that_is_said(

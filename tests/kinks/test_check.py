@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from pseudograd.listen.program.signals import Stopped
 from pseudograd_kinks import check as checking
 from pseudograd_kinks import table
 from pseudograd_kinks.measure import measure
@@ -53,6 +55,21 @@ def test_a_planted_change_is_found_and_named_and_makes_the_command_fail(
     assert new[0] == {"id": "abs@0", "route": "eager", "expected": expected, "found": measured}
     assert {row["id"] for row in new} == {"abs@0"}
     assert {row["route"] for row in new} >= {"eager", "vector", "forward", "float64"}
+
+
+def test_a_check_that_is_stopped_says_what_it_has_measured(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(point: table.Point, route: str, device: str) -> Outcome | None:
+        if point.id != "abs@0":
+            raise Stopped(signal.SIGTERM)
+        return measure(point, route, device)
+
+    monkeypatch.setattr(checking, "measure", stopped)
+    status, out, err = run(capsys, "kinks", "abs@0", "abs@nan", "--check")
+    assert (status, err) == (143, "pseudograd: stopped by SIGTERM; nothing is left half-written\n")
+    assert out.startswith("kinks: stopped after 1 of 2 points\n")
+    assert ": 1 points; cpu" in out
 
 
 def test_a_check_of_one_op_passes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -350,8 +351,13 @@ def test_the_terminal_shows_every_number_and_the_sentences_of_the_page(
     assert max(len(line) for line in lines if not line.startswith("The torch.clamp installed here")) <= 60
 
 
-def test_each_world_gets_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    on_step = terminal.progress()
-    for world, done in (("y²", 0), ("y²", 1), ("|y|", 2), ("|y|", 3)):
-        on_step("curve", world, "a", done, 4)
-    assert capsys.readouterr().out == "curve, y² (0 of 4 runs done)\ncurve, |y| (2 of 4 runs done)\n"
+def test_each_world_gets_a_line_and_so_do_ten_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "_SECONDS", 0.3)
+    with terminal.progress() as on_step:
+        for world, done in (("y²", 0), ("y²", 1), ("|y|", 2), ("|y|", 3)):
+            on_step("curve", world, "a", done, 4)
+        assert capsys.readouterr().out == "curve, y² (0 of 4 runs done)\ncurve, |y| (2 of 4 runs done)\n"
+        time.sleep(0.5)
+    assert capsys.readouterr().out.startswith("curve, |y| (3 of 4 runs done)\n")

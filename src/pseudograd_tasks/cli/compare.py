@@ -79,12 +79,12 @@ def run(options: argparse.Namespace) -> int:
         _check_combination(options)
         folder = options.out or _OUT
         results = _measure(options, folder)
-        from ..report.terminal import show
+        from ..report.terminal import progress, show
         from ..report.write import set_aside, write
 
         older = set_aside(results, folder)
-        print("drawing the report", flush=True)
-        page = write(results, folder)
+        with progress("drawing the report"):
+            page = write(results, folder)
         show(results)
         if older is not None:
             print(f"\nThe older report, of other numbers, is kept: {older}")
@@ -128,14 +128,14 @@ def _measure(options: argparse.Namespace, folder: Path) -> Results:
         chosen = list(COMPARED_RULES) if rules is None else rules
         variants(chosen, has_leaves=False)  # raises the errors of unknown rules before any run
     check_folder(folder)
-    on_step = progress()
-    if not options.task:
-        return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs)
+    with progress() as on_step:
+        if not options.task:
+            return run_tasks(tasks, chosen, settings, on_step, jobs=options.jobs)
 
-    def on_trial(run: Run, done: int, total: int) -> None:
-        on_step(options.task, f"seed {run.seed}", run.variant, done, total)
+        def on_trial(run: Run, done: int, total: int) -> None:
+            on_step(options.task, f"seed {run.seed}", run.variant, done, total)
 
-    return own_results(compare(**case, on_trial=on_trial))
+        return own_results(compare(**case, on_trial=on_trial))
 
 
 def _task_names(text: str | None) -> Sequence[str]:

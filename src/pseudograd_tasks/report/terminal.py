@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from pseudograd.comparison.text import aligned
 
@@ -13,18 +16,39 @@ from .figures import strip
 from .results import Results, cell
 
 Step = Callable[[str, str, str, int, int], None]
+_SECONDS = 10.0  # after so long without a line, the last one is repeated
 
 
-def progress() -> Step:
-    """A function that prints a line when a world begins."""
+@contextmanager
+def progress(line: str = "starting") -> Iterator[Step]:
+    """Print a line when a world begins, and the newest state after ten seconds without a line. line: the state before the first step."""
     begun: set[tuple[str, str]] = set()
+    last, ended = time.monotonic(), threading.Event()
+
+    def say() -> None:
+        nonlocal last
+        last = time.monotonic()
+        print(line, flush=True)
 
     def on_step(task: str, world: str, variant: str, done: int, of: int) -> None:
+        nonlocal line
+        line = f"{task}, {world} ({done} of {of} runs done)"
         if (task, world) not in begun:
             begun.add((task, world))
-            print(f"{task}, {world} ({done} of {of} runs done)", flush=True)
+            say()
 
-    return on_step
+    def remind() -> None:
+        while not ended.wait(last + _SECONDS - time.monotonic()):
+            if time.monotonic() >= last + _SECONDS:
+                say()
+
+    thread = threading.Thread(target=remind, daemon=True)
+    thread.start()
+    try:
+        yield on_step
+    finally:
+        ended.set()
+        thread.join()
 
 
 def show(results: Results) -> None:

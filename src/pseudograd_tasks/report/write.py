@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,8 @@ def write(results: Results, folder: Path) -> Path:
 
 @contextmanager
 def _staging(folder: Path) -> Iterator[Path]:
-    """A hidden folder beside `folder`. In the end it is removed, even after an error."""
+    """A hidden folder beside `folder`. In the end it is removed, even after an error, and so are new parents that are still empty."""
+    new = [parent for parent in folder.absolute().parents if not parent.exists()]
     # The name is known before the folder exists, because a signal may come at any time.
     staging = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
     try:
@@ -97,6 +98,9 @@ def _staging(folder: Path) -> Iterator[Path]:
     finally:
         with hold_signals():
             shutil.rmtree(staging, ignore_errors=True)
+            with suppress(OSError):  # the innermost first; a parent with the report stays
+                for parent in new:
+                    parent.rmdir()
 
 
 def _swap(staging: Path, folder: Path, old: Path) -> None:
