@@ -48,16 +48,14 @@ class CallHook:
         with self._lock:
             if subscriber not in self.subscribers:
                 self.subscribers = (*self.subscribers, subscriber)
-            for patch in self._patches:
-                patch.apply(self._announced)
+            patches.apply_all(dict.fromkeys(self._patches, self._announced))
 
     def unsubscribe(self, subscriber: CallSubscriber) -> None:
         """With the last subscriber, torch has its own function again."""
         with self._lock:
             self.subscribers = tuple([other for other in self.subscribers if other != subscriber])
             if not self.subscribers:
-                for patch in self._patches:
-                    patch.remove()
+                patches.remove_all(self._patches)
 
     def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function, updated=())

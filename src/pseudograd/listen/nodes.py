@@ -36,11 +36,12 @@ class Ranges:
     """Finds nodes of one thread: those that a call made which we saw, and the *unseen* ones, which were made between such calls."""
 
     def __init__(self) -> None:
-        self.start_afresh()
+        self.unseen: list[Span] = []
+        self.seen_up_to = node_number()
 
     def start_afresh(self) -> None:
-        self.unseen: list[Span] = []
-        self.forget()
+        self.unseen = []
+        self.seen_up_to = node_number()
 
     def forget(self) -> None:
         """Count all nodes made so far as seen."""

@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 _MISSING = object()
@@ -34,45 +34,56 @@ class Patch:
         PATCHES.append(self)
 
     def apply(self, replace: Callable[[Any], object]) -> None:
-        """Replace the attribute by replace(the attribute that is there; None if it is inherited). Nothing happens if ours is there already,
-        or if the module has not been imported or does not have the owner.
-        """
-        with self._lock:
-            owner = self._find_owner() if self._owner is None else self._owner
-            if owner is None:
-                return
-            hidden = vars(owner).get(self.attribute, _MISSING)
-            if self._replacement is None or hidden is not self._replacement:
-                self._owner, self._hidden = owner, hidden
-                self._replacement = replace(None if hidden is _MISSING else hidden)
-                setattr(owner, self.attribute, self._replacement)
-
-    def _find_owner(self) -> Any:
-        parts = self._path.split(".")
-        for end in range(len(parts), 0, -1):
-            owner: Any = sys.modules.get(".".join(parts[:end]))
-            if owner is not None:
-                for part in parts[end:]:
-                    owner = getattr(owner, part, None)
-                return owner
-        return None
+        apply_all({self: replace})
 
     def remove(self) -> None:
-        """Put back what was there before. If somebody has replaced ours since, nothing changes, and ours does nothing when it is called."""
-        with self._lock:
-            owner, replacement = self._owner, self._replacement
-            if replacement is not None and vars(owner).get(self.attribute) is replacement:
-                if self._hidden is _MISSING:
-                    delattr(owner, self.attribute)
-                else:
-                    setattr(owner, self.attribute, self._hidden)
-                self._owner = self._replacement = self._hidden = None
+        remove_all([self])
 
     @property
     def is_applied(self) -> bool:
         if self._is_there is not None:
             return self._is_there()
         return self._replacement is not None and vars(self._owner).get(self.attribute) is self._replacement
+
+
+# A context enters and leaves at every step of some programs, so both go through all patches in one call.
+
+
+def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
+    """Replace each attribute by replace(the attribute that is there; None if it is inherited). Nothing happens if ours is there already, or
+    if the module has not been imported or does not have the owner.
+    """
+    for patch, replace in replacements.items():
+        with patch._lock:
+            owner, parts = patch._owner, patch._path.split(".")
+            end = len(parts)
+            while owner is None and end:
+                owner = sys.modules.get(".".join(parts[:end]))
+                if owner is not None:
+                    for part in parts[end:]:
+                        owner = getattr(owner, part, None)
+                    break
+                end -= 1
+            if owner is None:
+                continue
+            hidden = vars(owner).get(patch.attribute, _MISSING)
+            if patch._replacement is None or hidden is not patch._replacement:
+                patch._owner, patch._hidden = owner, hidden
+                patch._replacement = replace(None if hidden is _MISSING else hidden)
+                setattr(owner, patch.attribute, patch._replacement)
+
+
+def remove_all(patches: Iterable[Patch]) -> None:
+    """Put back what was there before. If somebody has replaced ours since, nothing changes, and ours does nothing when it is called."""
+    for patch in patches:
+        with patch._lock:
+            owner, replacement = patch._owner, patch._replacement
+            if replacement is not None and vars(owner).get(patch.attribute) is replacement:
+                if patch._hidden is _MISSING:
+                    delattr(owner, patch.attribute)
+                else:
+                    setattr(owner, patch.attribute, patch._hidden)
+                patch._owner = patch._replacement = patch._hidden = None
 
 
 # The modules of our frames between a call of the program and torch. `harmless` moves their warnings to the line of the program, where the
@@ -100,8 +111,7 @@ class SharedPatches:
     def __enter__(self) -> None:
         with self._lock:
             if not self._count:
-                for patch, replace in self.replacements.items():
-                    patch.apply(replace)
+                apply_all(self.replacements)
                 vars(warnings)["filters"][:0] = self._filters
             self._count += 1
 
@@ -109,8 +119,7 @@ class SharedPatches:
         with self._lock:
             self._count -= 1
             if not self._count:
-                for patch in self.replacements:
-                    patch.remove()
+                remove_all(self.replacements)
                 for entry in self._filters:
                     while entry in warnings.filters:
                         vars(warnings)["filters"].remove(entry)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from ...listen.frames import is_of_a_package, is_users
+from ...listen.frames import is_of_a_package, is_users, next_program_frame
 from ...torch_table.private import WRAPPED_MODULES, children_of
 
 
@@ -71,6 +71,13 @@ class Names:
                 if isinstance(module, nn.Sequential):
                     self._chained.setdefault(leaf, set()).add(position)
                 module = children_of(module).get(part) if isinstance(module, nn.Module) else None
+
+    def find_globals(self, depth: int) -> None:
+        """Name the owners that are global variables of the program, as many are: for these no search is needed."""
+        frame = next_program_frame(sys._getframe(depth)) if self.without_variable() else None
+        modules = {} if frame is None else {id(value): key for key, value in frame.f_globals.copy().items()}
+        for key, owner in self.without_variable().items():
+            owner.variable = modules.get(key, "")
 
     def without_variable(self) -> dict[int, Owner]:
         """The owners without a known name in the program, by the ids of their modules."""

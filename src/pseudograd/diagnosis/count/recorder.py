@@ -11,7 +11,7 @@ import threading
 from cmath import isfinite
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,13 +43,13 @@ from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
 from .norms import Losses, is_power_of_two
 from .optimisers import Optimisers
-from .tally import Tally, WaitingCall, count_together
-from .values import Clamps, Values
-from .zeros import Zeros
 
 if TYPE_CHECKING:
     from .nonfinite import Nonfinite
+    from .tally import Tally, WaitingCall
+    from .values import Clamps, Values
     from .whatif import WhatIfMeter
+    from .zeros import Zeros
 
 # Nodes that hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
 _HAND_ON = (
@@ -110,8 +110,6 @@ class Recorder(Subscriber):
         self.before_step = self.optimisers.before_step
         self.after_step = self.optimisers.after_step
         self.on_clearing = self.optimisers.on_clearing
-        self.clamps = Clamps(self.leaves, self.influence)
-        self.zeros = Zeros(self.leaves, self.key, _PASSING)
         self.nonfinite: Nonfinite | None = None  # None as long as all gradients and losses are finite
         self.handles: list[torch.utils.hooks.RemovableHandle] = []  # of our hooks of leaves
         self.suspects = 0  # the set of leaves that have got only zeros
@@ -138,6 +136,20 @@ class Recorder(Subscriber):
         self._passing_classes: set[type] = set()  # the classes of nodes of `_PASSING`, for speed
         self._is_incomplete = False  # did the program call torch unheard since the last backward?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
+
+    # Both are made, and their modules imported, when a diagnosis first needs them.
+
+    @cached_property
+    def clamps(self) -> Clamps:
+        from .values import Clamps
+
+        return Clamps(self.leaves, self.influence)
+
+    @cached_property
+    def zeros(self) -> Zeros:
+        from .zeros import Zeros
+
+        return Zeros(self.leaves, self.key, _PASSING)
 
     def _find_nonfinite(self) -> Nonfinite:
         """What is known of broken gradients and losses. A gradient or a loss is broken, perhaps for the first time."""
@@ -240,6 +252,8 @@ class Recorder(Subscriber):
     def _tally(self, name: str, location: Location) -> Tally:
         tally = self.tallies.get((name, location))
         if tally is None:
+            from .tally import Tally
+
             tally = self.tallies.setdefault((name, location), Tally(name, location, self.leaves))
         return tally
 
@@ -262,6 +276,8 @@ class Recorder(Subscriber):
 
     @quiet("the gradients at a node")
     def _count_together(self, calls: list[WaitingCall]) -> None:
+        from .tally import count_together
+
         count_together(calls, self.leaves)
 
     @quiet("the gradients at a node")
@@ -301,6 +317,8 @@ class Recorder(Subscriber):
                 if cut_tally is not None:
                     cut_tally.facts["reuses_input"] = True
             if tally.op.startswith(("ExpB", "Exp2", "Expm1")) and node is not None:
+                from .tally import Tally
+
                 clamp = self.tally_of(node.next_functions[0][0])
                 if isinstance(clamp, Tally):
                     clamp.facts["is_before_exp"] = True
@@ -657,7 +675,8 @@ class Recorder(Subscriber):
             self.arrivals.end()
             if self.leaves.broken or self.nonfinite is not None:
                 self._find_nonfinite().end()
-            self.clamps.end_step(self._ran_at)
+            if "clamps" in vars(self):
+                self.clamps.end_step(self._ran_at)
             is_last = _is_looked_at(self.backwards + 1)
             self.leaves.end_backward(self.backwards, self.backwards <= LAST_NEW_SUSPECT or is_last)
             self.optimisers.begin_watch()

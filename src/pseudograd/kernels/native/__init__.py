@@ -481,7 +481,7 @@ def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor
 def _prepare(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
     """A call with numbers behind x. C computes y of a clamp and on a grid, and torch computes that of other ops."""
     settings, grid = _settings_of_x(call, others, dtype), _find_grid(call, others, dtype)
-    if settings is not None and _has_subnormal(settings.tolist(), call):
+    if settings is not None and _has_subnormal((*others, *settings.tolist()), call):
         settings = None
     if grid is not None:
         numbers, quantize = constants(*grid), run.quantize
