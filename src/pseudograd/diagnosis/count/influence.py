@@ -236,9 +236,8 @@ class Influence:
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
         marks = self._marks_of(inputs or args)  # torch.tensor(array) takes no tensor
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
-        cut_again = (
-            0  # the upper bits of the continuous inputs; the result of a call that cuts does not have these bits
-        )
+        # The upper bits of the continuous inputs. The result of a call that cuts does not have them.
+        cut_again = 0
         if marks & self._upper_bits:
             cut_again = self._upper_bits & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
         learning = [tensor for tensor in continuous if tensor.requires_grad]

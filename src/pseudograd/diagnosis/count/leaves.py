@@ -138,8 +138,7 @@ class Leaves:
 
     def name_by_variables(self, depth: int) -> None:
         """Give leaves and nets the names of the program's variables that hold them, as seen from the frame `depth` above."""
-        self.names.find_globals(depth + 1)
-        owners = self.names.without_variable()
+        owners = self.names.name_by_globals(depth + 1)
         leaves = {id(tensor): leaf for leaf in self._without_variable if (tensor := leaf.tensor()) is not None}
         if not (leaves or owners):
             self._without_variable.clear()

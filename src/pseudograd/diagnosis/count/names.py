@@ -72,17 +72,17 @@ class Names:
                     self._chained.setdefault(leaf, set()).add(position)
                 module = children_of(module).get(part) if isinstance(module, nn.Module) else None
 
-    def find_globals(self, depth: int) -> None:
-        """Name the owners that are global variables of the program, as many are: for these no search is needed."""
-        frame = next_program_frame(sys._getframe(depth)) if self.without_variable() else None
-        modules = {} if frame is None else {id(value): key for key, value in frame.f_globals.copy().items()}
-        for key, owner in self.without_variable().items():
-            owner.variable = modules.get(key, "")
-
-    def without_variable(self) -> dict[int, Owner]:
-        """The owners without a known name in the program, by the ids of their modules."""
+    def name_by_globals(self, depth: int) -> dict[int, Owner]:
+        """Name the owners that are global variables of the program, as seen from the frame `depth` above: these need no search. Returns
+        the owners that stay without a name, by the ids of their modules.
+        """
         modules = [(owner.module(), owner) for owner in self._owners if not owner.variable]
-        return {id(module): owner for module, owner in modules if module is not None}
+        unnamed = {id(module): owner for module, owner in modules if module is not None}
+        frame = next_program_frame(sys._getframe(depth)) if unnamed else None
+        for name, value in frame.f_globals.copy().items() if frame is not None else ():
+            if id(value) in unnamed:
+                unnamed.pop(id(value)).variable = name
+        return unnamed
 
     def label(self, owner: Owner) -> str:
         """The class of a module, with a number where several modules of that class have parameters."""

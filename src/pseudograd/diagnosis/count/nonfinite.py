@@ -90,14 +90,12 @@ class _Search:
         self.frontier: dict[GraphNode, Tensor | None] = {}
         self.is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
         self.inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
-        # The births that this backward may have, the most certain first.
-        self.heard: Birth | None = (
-            None  # at the first call inside the backward with a broken result, as a checkpoint makes it
-        )
-        self.candidate: Birth | None = None  # at the last op of the forward with a broken result and an unknown input
-        self.fallback: Birth | None = (
-            None  # at the first op of the backward with a broken gradient, if the loss is broken too
-        )
+        # The births that this backward may have, the most certain first. heard: at the first call inside the backward with a broken
+        # result, as a checkpoint makes it. candidate: at the last op of the forward with a broken result and an unknown input. fallback: at
+        # the first op of the backward with a broken gradient, if the loss is broken too.
+        self.heard: Birth | None = None
+        self.candidate: Birth | None = None
+        self.fallback: Birth | None = None
 
 
 class Nonfinite:
