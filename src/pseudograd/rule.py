@@ -493,7 +493,7 @@ def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
 
 
 def _python_hint(op: Primitive, text: object) -> str | None:
-    """For a rule that is written as commands take it, "leaky(0.2)" or "zero/open": how Python writes it."""
+    """For a rule that is written as commands take it, "name(0.2)" or "name/edge": how Python writes it."""
     form = re.fullmatch(r"\s*(\w+)\s*(\((.*)\))?\s*(/\s*(\w+))?\s*", text) if isinstance(text, str) else None
     if form is None or (row := op.rules.get(form[1])) is None:
         return None

@@ -121,7 +121,7 @@ def _op_of_node(name: str) -> str:
 
 
 def _name_of_calls(calls: Collection[Call]) -> str:
-    """The op and its rule, such as "clamp/inward", if all calls of a line have the same; else the ops alone."""
+    """The op and its rule, such as "clamp/zero", if all calls of a line have the same; else the ops alone."""
     labels = {_label(call) for call in calls}
     return labels.pop() if len(labels) == 1 else " or ".join(sorted({_op_of(call) for call in calls}))
 

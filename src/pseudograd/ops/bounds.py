@@ -307,8 +307,8 @@ def relu6(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: EdgeAtBound = "open", 
     Raises: as `clamp`.
     Example:
         >>> x = torch.tensor([-2.0, 3.0, 9.0], requires_grad=True)
-        >>> relu6(x, rule="inward").sum().backward(); x.grad
-        tensor([0., 1., 1.])
+        >>> relu6(x, rule="identity").sum().backward(); x.grad
+        tensor([1., 1., 1.])
     Source: torch.nn.functional.relu6; with the default rule of clamp it is lucid's redirected ReLU6 (2018).
     """
     return _bounded(RELU6, x, 0.0, 6.0, rule, edge, maximize)

@@ -319,7 +319,7 @@ def _settings_of_reversal(call: Call, low: Bound, high: Bound, dtype: torch.dtyp
 
 
 def _width_of(call: Call) -> float | None:
-    """The width of a rule that passes a gradient inward, and gives an outward one a `Reversal`; None for other rules."""
+    """The width of a rule that turns outward gradients around (`Reversal`); None for other rules."""
     pieces = call.pieces
     if pieces is None or not isinstance(pieces.below.x, Slope):
         return None
