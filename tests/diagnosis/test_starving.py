@@ -68,6 +68,19 @@ TARGETS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
 }
 
 
+def test_a_head_that_was_left_out_of_the_optimiser_is_no_target_net() -> None:
+    """Its weight gets zeros, because the features are 0; its bias gets a gradient, so the finding `unused` names the head."""
+    net = nn.ModuleDict({"body": nn.Linear(4, 8), "head": nn.Linear(8, 1), "aux": nn.Linear(8, 1)})
+    nn.init.constant_(net["body"].bias, -20.0)
+    optimizer = sgd(net["body"], net["head"])
+    with diagnose(net) as d:
+        for _ in range(3):
+            features = net["body"](x()).relu()
+            step(optimizer, (net["head"](features) + net["aux"](features.detach()) - 1).square().mean())
+    assert [finding.parameters for finding in d.findings if finding.code == "unused"] == [("aux.bias",)]
+    assert not [line for line in d.calm if "stepped by no optimiser" in line]
+
+
 @pytest.mark.parametrize("is_given", [True, False])
 @pytest.mark.parametrize("how", TARGETS)
 def test_a_target_net_is_a_calm_line(how: str, is_given: bool) -> None:

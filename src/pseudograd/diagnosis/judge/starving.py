@@ -51,6 +51,9 @@ class Starving:
         self._has_model = bool(model)
         self._model_is_stepped = any(leaf.is_stepped for leaf in model)
         self._learning_names = {leaf.name for _, leaf in self._leaves if leaf.is_parameter and not leaf.starves}
+        self._left_out = {
+            _module_of(leaf) for _, leaf in self._leaves if leaf.had_gradient and not leaf.is_in_optimizer
+        }
         self._learning_siblings = {siblings for name in self._learning_names for siblings in _siblings(name)}
         self._used = recorder.reached  # the set of leaves upstream of a loss or of a cut
         for cut in structural:
@@ -139,7 +142,8 @@ class Starving:
         if not is_in_a_net:
             return None
         if self._have_stepped:
-            is_of_unused = leaf.gradients and leaf.zero_factor is not None  # the finding `unused` names it
+            # The finding `unused` names it, or another parameter of its module.
+            is_of_unused = leaf.gradients and (leaf.zero_factor is not None or _module_of(leaf) in self._left_out)
             return None if is_of_unused else _UNSTEPPED
         return _NOT_GIVEN if self._has_model or self._is_gradient_wanted(leaf) else _NOT_WANTED
 
@@ -315,6 +319,10 @@ class Starving:
             if (OWN_NODE if site.is_own else site.op) == leaf.function and site.arrived / site.elements > living:
                 return site
         return next((site for site in nearest_first if site.cut), None)
+
+
+def _module_of(leaf: Leaf) -> str:
+    return leaf.name.rpartition(".")[0]
 
 
 def _siblings(name: str) -> Iterator[tuple[int, str]]:
