@@ -94,7 +94,7 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
         return None
     if nodes.name_of(node) == nodes.LEAF:
         leaf, tensor = leaves.leaf_of(node.variable), node.variable
-        if leaf is None or not leaf.had_gradient or (leaf.is_stepped and bool(leaf.step_saw_gradient)):
+        if leaf is None or not leaf.had_gradient or (leaf.is_stepped and leaf.step_saw_gradient):
             return None
         return leaf if has_numbers(tensor) and not bool(torch.count_nonzero(tensor.detach())) else None
     inputs = _inputs(node)

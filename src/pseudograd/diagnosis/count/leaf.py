@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -31,8 +31,41 @@ _ENTRIES_BY_ROW = 2**22
 _ENTRIES_OF_TABLE = 2**18  # a table with more entries is not worth the search for the op that drops some
 MOST_IN_WARM_UP = 10  # backwards in a row for which a scaler may skip the step, until its scale fits
 _HAS_DISTRIBUTED = torch.distributed.is_available()
+Key = TypeVar("Key")
 
 Flag = bool | Tensor  # a tensor on a device that must not be waited for
+
+
+class EverTrue:
+    """Was one of several flags true? Those of a device are read when somebody needs the answer."""
+
+    def __init__(self) -> None:
+        self._flag: Flag = False
+        self.has_flags = False  # was any flag added?
+
+    def add(self, flag: Flag) -> None:
+        self.has_flags = True
+        if not self.is_certain:
+            self._flag = flag is True or self._flag | flag
+
+    def add_nonzero(self, grad: Tensor) -> None:
+        """The flag: does the gradient differ from 0?"""
+        if not self.is_certain:
+            self.add(is_nonzero(grad))
+
+    @property
+    def is_certain(self) -> bool:
+        """Is the answer "yes" known without waiting for a device?"""
+        return self._flag is True
+
+    @property
+    def unread(self) -> Tensor | None:
+        """The flag that lies on a device."""
+        return self._flag if isinstance(self._flag, Tensor) else None
+
+    def __bool__(self) -> bool:
+        """Waits for the device."""
+        return bool(self._flag)
 
 
 class Missing(NamedTuple):
@@ -51,7 +84,7 @@ class Entries:
         self.looks = 0
         self.is_complete = False
         self._is_detailed = is_detailed
-        self._had_gradient: Flag = False  # did any gradient differ from 0?
+        self._had_gradient = EverTrue()  # did any gradient differ from 0?
         self._mask: Tensor | None = None
         self._counts_rows = False  # one entry for each row
         # Of entries that ever had a gradient, if the mask was read since the last gradient.
@@ -65,8 +98,7 @@ class Entries:
         self.looks += 1
         self._count = None
         if grad.layout is not torch.strided or not self._is_detailed:
-            if self._had_gradient is not True:
-                self._had_gradient = self._had_gradient | is_nonzero(grad)
+            self._had_gradient.add_nonzero(grad)
             return
         nonzero = _nonzero(grad)
         if self._mask is None:
@@ -100,7 +132,7 @@ class Entries:
     def note_count(self, count: int) -> None:
         """count: of the entries that ever had a gradient, as read from the mask."""
         self._count = count
-        self._had_gradient = self._had_gradient or count > 0
+        self._had_gradient.add(count > 0)
         if self._mask is not None and count == self._mask.numel():
             self.drop()
 
@@ -112,18 +144,19 @@ class Entries:
 
     def drop(self) -> None:
         """Count the tensor as complete: some gradient arrived, and nothing more can be known."""
-        self._had_gradient, self._mask, self._missing, self.is_complete = True, None, None, True
+        self._had_gradient.add(True)
+        self._mask, self._missing, self.is_complete = None, None, True
 
     def settle(self) -> None:
         """Reduce the mask of a parameter that is gone to counts, unless that would wait for a device."""
         if self._mask is not None and self._mask.is_cpu:
-            self._had_gradient, self._missing, self._mask = self.had_gradient, self.missing(), None
-            self.is_complete = True
+            self._had_gradient.add(self.had_gradient)
+            self._missing, self._mask, self.is_complete = self.missing(), None, True
 
     @property
     def had_gradient(self) -> bool:
         """Did any entry get a gradient? Waits for the device."""
-        return self._had_gradient is True or bool(self._had_gradient if self._mask is None else self._mask.any())
+        return self._had_gradient.is_certain or bool(self._had_gradient if self._mask is None else self._mask.any())
 
     @property
     def mask(self) -> Tensor | None:
@@ -165,8 +198,8 @@ class Leaf:
         self.entries = Entries(self.is_parameter)
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
-        self.whole_had_gradient: Flag = False  # did the whole parameter get a gradient other than 0?
-        # Did the last gradient differ from 0? Followed until a step of an optimiser saw a gradient.
+        self.whole_had_gradient = EverTrue()  # did the whole parameter get a gradient other than 0?
+        # Did the last gradient differ from 0? None if nobody looked: that ends when a step of an optimiser saw a gradient.
         self.last_was_nonzero: Flag | None = None
         self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
         self.is_in_optimizer = False  # does an optimiser that took a step have it?
@@ -175,11 +208,10 @@ class Leaf:
         self.stepped_after: int | None = None  # the number of backward passes before the first such step
         self.zero_factor: Leaf | None = None  # a parameter that is 0, and that multiplies every use of this one
         self.is_frozen = False  # while an optimiser has it
-        self.step_saw_gradient: Flag = False  # did an optimiser see a gradient other than 0?
-        self.step_missed_gradient: Flag = False  # did an optimiser see no gradient although one had just arrived?
+        self.step_saw_gradient = EverTrue()  # did an optimiser see a gradient other than 0?
+        self.step_missed_gradient = EverTrue()  # did an optimiser see no gradient although one had just arrived?
         self.taken_at: Location | None = None  # the call that took such a gradient away
-        # Did `.grad` after a backward ever differ from 0? None if nobody looked.
-        self.grad_was_nonzero: Flag | None = None
+        self.grad_was_nonzero = EverTrue()  # did `.grad` after a backward ever differ from 0?
         self.has_hooks = False  # did the program's own hooks exist when zeros arrived? They may have made the zeros
         self.is_requested = False  # did an autograd.grad name it?
         self.is_looked_up = False  # does an index choose rows of it?
@@ -227,7 +259,7 @@ class Leaf:
 
     @property
     def _awaits_step(self) -> bool:
-        return self.is_in_optimizer and self.step_saw_gradient is not True
+        return self.is_in_optimizer and not self.step_saw_gradient.is_certain
 
     def add(self, grad: Tensor | None) -> None:
         """Note a gradient that is about to be added to `.grad`. It is None if the backward of a custom Function returned None."""
@@ -287,11 +319,12 @@ class Leaf:
         if grad is None:
             return
         self.gradients += 1
-        is_readable = has_numbers(grad)
-        if is_readable and grad.is_cpu:  # a device is not waited for
+        if not has_numbers(grad):  # nobody can say that it was 0
+            self.whole_had_gradient.add(True)
+            return
+        if grad.is_cpu:  # a device is not waited for
             self._note_broken(grad)
-        if self.whole_had_gradient is not True:
-            self.whole_had_gradient = self.whole_had_gradient | is_nonzero(grad) if is_readable else True
+        self.whole_had_gradient.add_nonzero(grad)
 
     def look_at_grad(self) -> bool:
         """Look at `.grad` after a backward, unless an optimiser will. Returns whether later backwards have to look again."""
@@ -302,10 +335,8 @@ class Leaf:
         if grad is not None and has_numbers(grad):
             if self.has_whole:  # FSDP2 has summed it and handed it out
                 self.entries.add(grad)
-            if self.grad_was_nonzero is not True:
-                known = self.grad_was_nonzero
-                self.grad_was_nonzero = is_nonzero(grad) if known is None else known | is_nonzero(grad)
-        is_known = self.grad_was_nonzero is True and (self.entries.is_complete or not self.has_whole)
+            self.grad_was_nonzero.add_nonzero(grad)
+        is_known = self.grad_was_nonzero.is_certain and (self.entries.is_complete or not self.has_whole)
         return tensor is not None and not is_known
 
     @property
@@ -317,16 +348,16 @@ class Leaf:
     def is_taken_away(self) -> bool:
         """Did a gradient arrive, and was it 0 or gone at each step of an optimiser, or in `.grad` if no optimiser has the leaf?"""
         # Without a gradient of its own, a shard misses nothing: the other shards may have got all of it.
-        if bool(self.step_saw_gradient) or not self.entries.had_gradient:
+        if self.step_saw_gradient or not self.entries.had_gradient:
             return False
         if self.is_in_optimizer:
             return bool(self.step_missed_gradient)
-        return self.grad_was_nonzero is not None and not bool(self.grad_was_nonzero)
+        return self.grad_was_nonzero.has_flags and not self.grad_was_nonzero
 
     @property
     def starves(self) -> bool:
         """Did it get no gradient, or only zeros, or a gradient that was gone when a step should have used it?"""
-        return not bool(self.step_saw_gradient) and (not self.had_gradient or self.is_taken_away)
+        return not self.step_saw_gradient and (not self.had_gradient or self.is_taken_away)
 
 
 def has_numbers(grad: Tensor) -> bool:
@@ -402,6 +433,18 @@ class Arrivals:
                 leaf.add(grad)
         for device, pairs in on_devices.items():
             self._add_on_device(device, pairs)
+
+
+def read_together(numbers: Mapping[Key, Tensor]) -> list[tuple[Key, float]]:
+    """Read these numbers, at once from each device. Those of a device on which a CUDA graph is being captured are left out."""
+    by_device: dict[torch.device, dict[Key, Tensor]] = {}
+    for key, number in numbers.items():
+        if not is_recorded(number):
+            by_device.setdefault(number.device, {})[key] = number
+    read: list[tuple[Key, float]] = []
+    for part in by_device.values():
+        read += zip(part, torch.stack([*part.values()]).tolist(), strict=True)
+    return read
 
 
 def is_recorded(tensor: Tensor) -> bool:

@@ -16,7 +16,7 @@ from ...listen.frames import Location
 from ...listen.harmless import harmless, quietly
 from ...listen.nodes import GraphNode
 from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
-from .leaf import Entries, Leaf, is_recorded
+from .leaf import Leaf, is_recorded, read_together
 from .names import Names, tops_of, unwrapped
 from .norms import Sizes, is_power_of_two
 
@@ -172,15 +172,10 @@ class Leaves:
 
     def _read_devices(self) -> None:
         """Read how many entries ever had a gradient, at once for all parameters on a device. Waits for the device."""
-        unread: dict[torch.device, list[tuple[Entries, Tensor]]] = {}
-        for _, leaf in self:
-            mask = leaf.entries.unread_mask
-            if mask is not None and not is_recorded(mask):
-                unread.setdefault(mask.device, []).append((leaf.entries, mask))
-        for pairs in unread.values():
-            counts = torch.stack([torch.count_nonzero(mask) for _, mask in pairs]).tolist()
-            for (entries, _), had in zip(pairs, counts, strict=True):
-                entries.note_count(had)
+        masks = {leaf.entries: mask for _, leaf in self if (mask := leaf.entries.unread_mask) is not None}
+        unread = {entries: torch.count_nonzero(mask) for entries, mask in masks.items() if not is_recorded(mask)}
+        for entries, count in read_together(unread):
+            entries.note_count(int(count))
 
     def _bit_of(self, tensor: Tensor) -> int | None:
         entry = self._bits.get(id(tensor))

@@ -30,7 +30,7 @@ from ...torch_table.private import (
     without_torch_function,
 )
 from ...torch_table.records import Arguments, Keywords
-from .leaf import Leaf, has_numbers, is_nonzero, is_recorded
+from .leaf import Leaf, has_numbers, is_nonzero, read_together
 from .leaves import Leaves
 from .norms import are_plain, is_power_of_two, is_zero
 
@@ -242,7 +242,7 @@ class Optimisers:
             leaves = [[self._leaves.add(tensor) for tensor in tensors] for tensors in groups]
             record.groups = [[leaf for leaf in group if leaf is not None] for group in leaves]
             record.have_moved = [False] * len(groups)
-            record.pending = [leaf for leaf in record.leaves if leaf.step_saw_gradient is not True]
+            record.pending = [leaf for leaf in record.leaves if not leaf.step_saw_gradient.is_certain]
             for leaf in record.leaves:
                 leaf.is_in_optimizer, leaf.is_frozen = True, False
         return record
@@ -257,21 +257,23 @@ class Optimisers:
                         leaf.stepped_after = self._leaves.backwards
         for leaf in record.pending:
             _look_at_grad(leaf, has_closure)
-        self.missed = [leaf for leaf in record.pending if leaf.step_missed_gradient is True and leaf.taken_at is None]
+        self.missed = [
+            leaf for leaf in record.pending if leaf.step_missed_gradient.is_certain and leaf.taken_at is None
+        ]
         if is_power_of_two(record.steps):  # because a device has to be waited for
             _settle(record.pending)
-            record.pending = [leaf for leaf in record.pending if leaf.step_saw_gradient is not True]
+            record.pending = [leaf for leaf in record.pending if not leaf.step_saw_gradient.is_certain]
 
 
 def _look_at_grad(leaf: Leaf, has_closure: bool) -> None:
     tensor = leaf.tensor()
-    if tensor is None or leaf.step_saw_gradient is True:
+    if tensor is None or leaf.step_saw_gradient.is_certain:
         return
     grad = tensor.grad
     if grad is not None and has_numbers(grad):
-        leaf.step_saw_gradient = leaf.step_saw_gradient | is_nonzero(grad)
-    if not has_closure and leaf.step_saw_gradient is not True and leaf.last_was_nonzero is not None:
-        leaf.step_missed_gradient = leaf.step_missed_gradient | leaf.last_was_nonzero
+        leaf.step_saw_gradient.add_nonzero(grad)
+    if not has_closure and not leaf.step_saw_gradient.is_certain and leaf.last_was_nonzero is not None:
+        leaf.step_missed_gradient.add(leaf.last_was_nonzero)
 
 
 def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:
@@ -280,14 +282,9 @@ def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:
 
 def _settle(leaves: Iterable[Leaf]) -> None:
     """Read `step_saw_gradient` from devices, for all leaves at once, unless a CUDA graph is being captured."""
-    flags: dict[torch.device, list[tuple[Leaf, Tensor]]] = {}
-    for leaf in leaves:
-        flag = leaf.step_saw_gradient
-        if isinstance(flag, Tensor) and not is_recorded(flag):
-            flags.setdefault(flag.device, []).append((leaf, flag))
-    for pairs in flags.values():
-        for (leaf, _), flag in zip(pairs, torch.stack([flag for _, flag in pairs]).tolist(), strict=True):
-            leaf.step_saw_gradient = flag
+    flags = {leaf: flag for leaf in leaves if (flag := leaf.step_saw_gradient.unread) is not None}
+    for leaf, answer in read_together(flags):
+        leaf.step_saw_gradient.add(bool(answer))
 
 
 # --- steps in which the listener rests --------------------------------------------------------------------------------

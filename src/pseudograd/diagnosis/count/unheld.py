@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...listen.variables import names_in_program
-from .leaf import Flag, Leaf, has_numbers
+from .leaf import EverTrue, Leaf, has_numbers
 from .names import Owner, instances_of
 from .norms import sample, view_of_sample
 
@@ -31,14 +31,13 @@ class Unheld:
 
     def __init__(self) -> None:
         self.containers: dict[Leaf, Container] = {}
-        self.variables: dict[
-            int, str
-        ] = {}  # the variables of the program that hold optimisers, by the id of the optimiser
+        # the variables of the program that hold optimisers, by the id of the optimiser
+        self.variables: dict[int, str] = {}
         self.alone: set[Owner] = set()  # nets without a child that has parameters, as the module of a loss
         # of a leaf: the modules around it, from outside inwards, each by its class and the attribute that leads to the leaf
         self.attributes: dict[Leaf, dict[tuple[type[nn.Module], str], None]] = {}
         self._first: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
-        self._changed: dict[Leaf, Flag] = {}
+        self._changed: dict[Leaf, EverTrue] = {}
         self._held: set[Leaf] = set()  # those of an optimiser that took no step inside the context
         self._searched: set[Leaf] = set()
 
@@ -46,20 +45,21 @@ class Unheld:
         """Note the first values of the parameters, and later whether they have changed. Does not wait for a device."""
         for leaf in leaves:
             tensor, first = leaf.tensor(), self._first.get(leaf)
-            if tensor is None or self._changed.get(leaf) is True or not has_numbers(tensor):
+            changed = self._changed.setdefault(leaf, EverTrue())
+            if tensor is None or changed.is_certain or not has_numbers(tensor):
                 continue
             values = view_of_sample(tensor)
             if first is None:
                 self._first[leaf] = sample(tensor)
             elif first.shape != values.shape or first.dtype != values.dtype or first.device != values.device:
-                self._changed[leaf] = True
+                changed.add(True)
             else:
                 differs = (values != first).any()
-                self._changed[leaf] = self._changed.get(leaf, False) | (bool(differs) if differs.is_cpu else differs)
+                changed.add(bool(differs) if differs.is_cpu else differs)
 
     def stays(self, leaf: Leaf) -> bool:
         """Had it the same values each time it was looked at, and does no other optimiser hold it?"""
-        return leaf in self._first and leaf not in self._held and not bool(self._changed.get(leaf, False))
+        return leaf in self._first and leaf not in self._held and not self._changed[leaf]
 
     def search(self, leaves: list[Leaf], optimizers: set[int], owner_of: Callable[[Leaf], Owner | None]) -> None:
         """Search all objects of Python for those that hold these parameters. It is slow, so each parameter is searched only once."""

@@ -311,7 +311,7 @@ def _singular(cause: str) -> str:
 def _is_stale(leaf: Leaf) -> bool:
     """Does an optimiser step it with a rate other than 0, although its module never ran and it got no gradient?"""
     is_idle = leaf.is_in_optimizer and leaf.is_stepped and not leaf.gradients and not leaf.has_run
-    return is_idle and not bool(leaf.step_saw_gradient)
+    return is_idle and not leaf.step_saw_gradient
 
 
 def _are_alike(old: Leaf, new: Leaf, are_of_a_net: bool) -> bool:
