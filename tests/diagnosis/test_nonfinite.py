@@ -106,6 +106,40 @@ def test_the_line_of_the_next_step_ends_the_nan(line: str, dtype: str, tmp_path:
     assert bool(grad.isfinite().all())
 
 
+@pytest.mark.parametrize(
+    ("fault", "cause", "mend"),
+    [
+        ("(x * 200).softmax(0)[1:].log()", "softmax rounds", "torch.log_softmax(x * 200, 0)[1:]"),
+        ("(x * 200).softmax(0).gather(0, at).log()", "softmax rounds", "torch.log_softmax(x * 200, 0).gather(0, at)"),
+        ("(x * 200).sigmoid().log()", "sigmoid rounds", "F.logsigmoid(x * 200)"),
+        ("(1 - (x * 200).sigmoid()).log()", "sigmoid rounds", "F.logsigmoid(-(x * 200))"),
+        ("x.masked_fill(x < 0, -torch.inf).softmax(0)[1:3].log()", "a logarithm", None),  # log_softmax is -inf, too
+        ("(1 - (x * 200).softmax(0)).log()", "a logarithm", None),
+    ],
+    ids=["index", "gather", "sigmoid", "complement", "masked", "complement of softmax"],
+)
+def test_the_log_of_a_softmax_gets_the_function_of_torch_for_both(fault: str, cause: str, mend: str | None) -> None:
+    def grads(line: str) -> tuple[Diagnosis, Tensor]:
+        x = torch.linspace(-2, 2, 5).requires_grad_()
+        with diagnose() as d:
+            y = eval(line, {"torch": torch, "F": functional, "x": x, "at": torch.arange(3)})
+            y.sum().backward()
+        assert x.grad is not None
+        return d, x.grad
+
+    d, grad = grads(fault)
+    (finding,) = (finding for finding in d.findings if finding.code == "nonfinite")
+    assert cause in finding.cause
+    assert not bool(grad.isfinite().all())
+    if mend is None:
+        assert "clamp" in finding.next_step
+        return
+    assert finding.next_step.partition("(")[0] in mend
+    d, grad = grads(mend)
+    assert "nonfinite" not in codes(d)
+    assert bool(grad.isfinite().all())
+
+
 def test_the_line_of_the_next_step_keeps_a_value_that_the_loss_uses(tmp_path: Path) -> None:
     """Behind a square 0 arrives, too, and nothing is left out: the distance of equal vectors is 0 in the loss."""
     program = _PROGRAM.format(dtype="float32", line="y = torch.sqrt((z - z) ** 2).square()")

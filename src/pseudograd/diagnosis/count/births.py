@@ -16,6 +16,7 @@ from ...listen import nodes
 from ...listen.nodes import GraphNode
 from ...torch_table.private import saved, saved_names
 from .drops import MATRIX_PRODUCTS
+from .graph_shapes import op_of
 from .leaf import has_numbers
 
 if TYPE_CHECKING:
@@ -24,7 +25,18 @@ if TYPE_CHECKING:
 
 _KindOfOp = Literal["root", "division", "log", "arc", "overflow", "row", "factor", "product"]
 _OtherKind = Literal[
-    "minus infinity", "half", "half result", "function", "matrix", "data", "weights", "entered", "unseen", "other"
+    "log of softmax",
+    "log of sigmoid",
+    "minus infinity",
+    "half",
+    "half result",
+    "function",
+    "matrix",
+    "data",
+    "weights",
+    "entered",
+    "unseen",
+    "other",
 ]
 Kind = Literal[_KindOfOp, _OtherKind]
 _OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # their result depends on no single entry of x
@@ -47,6 +59,8 @@ _WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # The saved input that can make the slope infinite, if it is not `self`.
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
+_SELECTING = ("Index", "Gather", "Select", "Slice", "View", "Squeeze", "Unsqueeze", "Expand", "Transpose")
+_MASKING = ("MaskedFill", "Where", "Add", "IndexPut", "IndexFill", "Scatter")  # they may put -inf in
 # The inverse function. Of the largest number of a dtype it gives the largest x.
 _LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}
 # A function that computes the result of an op again, or the part of it that may be broken, and the saved inputs that it takes.
@@ -157,7 +171,24 @@ def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> Kind:
         return "minus infinity"
     if is_ordinary and (kind == "root" or op in _LIMITS or (op == "Div" and not _is_small(node))):
         return "product"
+    if op == "Log" and not is_ordinary:
+        return _kind_of_log(node)
     return "division" if op == "Pow" and _exponent(node) < 0 else kind
+
+
+def _kind_of_log(node: GraphNode) -> Kind:
+    """Does a softmax or a sigmoid make x, so that a function of torch computes both without a 0 in between?"""
+    maker, is_complement = node.next_functions[0][0], False
+    while maker is not None and op_of(maker) in (*_SELECTING, "Rsub"):
+        is_complement |= op_of(maker) == "Rsub"
+        maker = maker.next_functions[0][0]
+    if maker is None or op_of(maker) not in ("Softmax", "Sigmoid"):
+        return "log"
+    if op_of(maker) == "Sigmoid":
+        return "log of sigmoid"
+    logits = maker.next_functions[0][0]
+    is_masked = logits is None or op_of(logits) in _MASKING
+    return "log" if is_complement or is_masked else "log of softmax"
 
 
 def position_of(node: GraphNode, name: str) -> int:

@@ -28,6 +28,8 @@ _WHY = {
     "root": "the slope of a root is infinite at 0, and below 0 there is no root",
     "division": "a division by 0, or by a number so small that its inverse or the square of that is too large",
     "log": "the slope of a logarithm is infinite at 0, and below 0 it has no value",
+    "log of softmax": "the softmax rounds a small probability to 0, and the logarithm of 0 is -inf",
+    "log of sigmoid": "the sigmoid rounds to 0 or 1, and the logarithm of 0 is -inf",
     "arc": "the slope is infinite at the ends of the range of this function, and it has no value outside",
     "row": "every entry of a row is -inf, or one is inf or nan: such a row has no softmax",
     "unseen": "this op made it, or a value that enters was not finite before: torch keeps nothing here that tells which",
@@ -228,6 +230,8 @@ def _explain(birth: Birth) -> str:
 def _advise(birth: Birth, expression: str) -> str:
     plain = {
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
+        "log of softmax": "torch.log_softmax(logits, dim)  # in place of the softmax and this log: it computes both without a 0",
+        "log of sigmoid": "F.logsigmoid(logits)  # in place of the sigmoid and this log; of 1 - sigmoid: F.logsigmoid(-logits)",
         "function": "Let its backward return 0, or a bound, where its slope is infinite.",
         "matrix": "Add a small number to its diagonal, as in x + 1e-4 * torch.eye(n).",
         "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
