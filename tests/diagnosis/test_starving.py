@@ -6,6 +6,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,6 +57,40 @@ def _no_hook_is_left() -> Any:
     yield
     assert not torch_optimizer._global_optimizer_pre_hooks
     assert not torch_optimizer._global_optimizer_post_hooks
+
+
+# --- a choice ---------------------------------------------------------------------------------------------------------
+
+SPIKES = {
+    "(h > level).float()": "pseudograd.heaviside(h - level, at_zero=0.0)",
+    "(h - level >= 0).to(h.dtype)": "pseudograd.heaviside(h - level)",
+    "(level + 1 < h + level).float()": "pseudograd.heaviside(h + level - (level + 1), at_zero=0.0)",
+    "torch.where(h > level, 1.0, 0.0)": None,
+    "h.argmax(1).float()": None,
+}
+
+
+@pytest.mark.parametrize(("spike", "mend"), SPIKES.items(), ids=["greater", "zero", "less", "where", "argmax"])
+def test_a_spike_without_a_gradient_gets_a_step_with_one(spike: str, mend: str | None, tmp_path: Path) -> None:
+    def train(line: str) -> tuple[Diagnosis, Tensor]:
+        torch.manual_seed(0)
+        layer, level = nn.Linear(4, 3), 0.25
+        names = {"torch": torch, "pseudograd": pseudograd, "level": level}
+        file = tmp_path / f"spike_{len(line)}.py"
+        file.write_text(f"y = {line}\n", encoding="utf-8")
+        with diagnose(layer) as d:
+            names["h"] = layer(x(4))
+            exec(compile(file.read_text(encoding="utf-8"), file, "exec"), names)
+            (names["y"] * torch.ones(1, requires_grad=True)).sum().backward()
+        return d, names["y"].detach()
+
+    d, y = train(spike)
+    (finding,) = (finding for finding in d.findings if finding.code == "starved")
+    assert finding.next_step.partition("  #")[0] == (mend or "pseudograd.replace_grad(hard, soft)")
+    if mend is not None:
+        d, mended = train(mend)
+        assert "starved" not in [finding.code for finding in d.findings]
+        assert torch.equal(mended, y)
 
 
 # --- on purpose -------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from ...torch_table.forms import SWITCHES
 from ..count.leaf import Leaf
 from ..count.recorder import HOOK
 from ..count.values import Values
-from ..records import Site
+from ..records import Site, Structural
 from ..sites import ASCENT, UNKNOWN, expression_at
 from .statements import name_of_optimiser
 
@@ -91,6 +92,23 @@ def guard_against(era: str, evidence: Evidence) -> Site | None:
 def write_out(context: str, op: str, within: str) -> str:
     """The advice for an op that the context cannot reach."""
     return f"Write this call out in torch's own functions: {context} does not reach the {op} inside {within}, which torch runs as one call."
+
+
+def replace_choice(choice: Structural) -> str:
+    """The advice for a choice that cuts: for a comparison that becomes a number at once, such as a spike, a step with a gradient."""
+    expression, source = choice.expression, choice.source
+    lines = lines_of(source[0])[source[1] - 1 : source[1]] if source is not None else []
+    if not any(f"({expression}).{cast}(" in line for line in lines for cast in ("float", "to", "type_as", "type")):
+        return REPLACE_GRAD
+    tree = ast.parse(expression, mode="eval").body
+    if not isinstance(tree, ast.Compare) or len(tree.ops) > 1 or isinstance(tree.ops[0], (ast.Eq, ast.NotEq)):
+        return REPLACE_GRAD
+    above, below = tree.left, tree.comparators[0]
+    if isinstance(tree.ops[0], (ast.Lt, ast.LtE)):
+        above, below = below, above
+    at_zero = ", at_zero=0.0" if isinstance(tree.ops[0], (ast.Gt, ast.Lt)) else ""
+    difference = ast.unparse(above if getattr(below, "value", None) == 0 else ast.BinOp(above, ast.Sub(), below))
+    return f"pseudograd.heaviside({difference}{at_zero})  # in place of the comparison and its cast: it has a gradient near 0"
 
 
 def revive(site: Site) -> str:

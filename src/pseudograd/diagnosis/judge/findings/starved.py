@@ -167,7 +167,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
         if cause.kind.startswith(_CHOICES):
-            return advice.REPLACE_GRAD
+            return advice.replace_choice(cause)
         if cause.kind == NEEDS_NOTHING:
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
         if cause.reaches_loss and not cause.is_final_cut:
