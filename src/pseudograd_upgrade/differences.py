@@ -175,7 +175,7 @@ def digest_distance(old: Digest, new: Digest) -> float:
         return math.inf
     if old.numbers == new.numbers:
         return 0.0
-    scale = max(old.numbers[1], new.numbers[1])
+    scale = max(old.magnitude, new.magnitude)
     gaps = [abs(a - b) for a, b in zip(old.numbers[:3], new.numbers[:3], strict=True) if not _are_equal(a, b)]
     if any(map(math.isnan, gaps)) or not math.isfinite(scale):
         return math.inf if gaps else 0.0
@@ -282,7 +282,7 @@ def leaves_of(run: Recording, step: int) -> list[Digest]:
 
 
 def _sort_key(digest: Digest) -> tuple[str, str]:
-    return digest.shape, f"{digest.numbers[1]:.3e}"
+    return digest.shape, f"{digest.magnitude:.3e}"
 
 
 # --- rounding that a training magnifies, by a hard threshold or by chaos ----------------------------------------------

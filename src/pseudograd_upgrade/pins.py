@@ -25,7 +25,8 @@ _CHANGES = (
     (re.compile(r"Atan2Backward"), (2, 10), "at (0, 0)"),
 )
 _QUANTILE_NODES = ("Gather", "Sort", "Topk", "Lerp")  # the nodes that quantile makes
-_MAY_HIDE_CONVENTION = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|similarity", re.IGNORECASE)
+# The functions that may make one of the nodes of `_CHANGES`.
+_MAY_CALL_CHANGED = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|similarity", re.IGNORECASE)
 
 
 class Pinned(NamedTuple):
@@ -49,7 +50,7 @@ def is_at_line(difference: Difference | None) -> bool:
 
 def may_hide_convention(run: Recording) -> bool:
     """Did the run call a function that has a point at which a version of torch changed the gradient?"""
-    return any(_MAY_HIDE_CONVENTION.search(event.origin.op) for events in run.steps.values() for event in events)
+    return any(_MAY_CALL_CHANGED.search(event.origin.op) for events in run.steps.values() for event in events)
 
 
 def known_change(origin: Origin, old: Recording, new: Recording) -> str:
@@ -66,15 +67,21 @@ def known_change(origin: Origin, old: Recording, new: Recording) -> str:
 
 
 def find_kink(old: Recording, new: Recording, pinned: Recording) -> Difference | None:
-    """The first backward call of a changed convention that gets the same gradient in both runs and, under the pin, returns another one."""
+    """The first backward call whose convention torch changed and that returns another gradient under the pin, though it gets the same one.
+
+    It is a call of the newer torch, and of the newer torch under the pin.
+    """
     for step in sorted(new.steps.keys() & pinned.steps.keys()):
-        others: dict[object, list[Event]] = {}
-        for event in reversed(pinned.steps[step]):
-            others.setdefault(_place(event), []).append(event)
+        pinned_events: dict[object, list[Event]] = {}
+        for event in reversed(pinned.steps[step]):  # so that `pop` returns the earliest
+            pinned_events.setdefault(_place(event), []).append(event)
         for event in new.steps[step]:
-            same_place = others.get(_place(event))
+            same_place = pinned_events.get(_place(event))
             other = same_place.pop() if same_place else None
-            if other is not None and other.tensors[0] == event.tensors[0] and known_change(event.origin, old, new):
+            if other is None:
+                continue
+            gets_same = other.tensors[0] == event.tensors[0]
+            if gets_same and known_change(event.origin, old, new):
                 distance = max(map(digest_distance, event.tensors, other.tensors))
                 if distance:
                     return Difference(step, event, other, distance)
@@ -115,7 +122,7 @@ def find_pin(
 
 
 def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Sequence[str]) -> list[str]:
-    """The next steps: to pin to the older torch; or the reason against it, if its losses are worse or do not say which torch is better."""
+    """The next steps: to pin to the torch whose training `find_better` names; if it names none, the reason why."""
     better, reason = find_better(old, new)
     if better is None:
         return [reason]
@@ -131,7 +138,7 @@ def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Seq
 def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
     """The lines to edit. For a line of a package, these are all lines of the program that lead to it.
 
-    A checkpoint, which runs again in a backward, has two such lines; the pin needs the first.
+    A checkpoint has two such lines: that of its forward, which needs the pin, and that of the backward, in which it runs again.
     """
     origins = [event.origin for events in run.steps.values() for event in events]
     pairs = [(origin.where, origin.user_where) for line in lines for origin in origins if origin.where == line]
@@ -139,21 +146,26 @@ def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
 
 
 def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
-    """The run to keep, and the reason if it is the newer one. If the losses end alike, the older one. None and a reason if unclear."""
-    faults = [_describe_fault(run) for run in (old, new)]
-    if all(faults):
-        return None, f"{faults[0]} under torch {old.torch}, and {faults[1]} under torch {new.torch}: no pin mends that"
-    if any(faults):
-        return (new, f"{faults[0]} under torch {old.torch} and not under torch {new.torch}") if faults[0] else (old, "")
+    """The run to keep, and why; "" for the older run, which is kept if the losses end alike. If it is unclear, None and why."""
+    old_fault, new_fault = _describe_fault(old), _describe_fault(new)
+    if old_fault and new_fault:
+        return None, f"{old_fault} under torch {old.torch}, and {new_fault} under torch {new.torch}: no pin mends that"
+    if old_fault:
+        return new, f"{old_fault} under torch {old.torch} and not under torch {new.torch}"
+    if new_fault:
+        return old, ""
     is_ascent = any("maximize=True" in event.options for events in old.steps.values() for event in events)
     sign, levels = -1 if is_ascent else 1, [_loss_levels(run) for run in (old, new)]
+    # By the mean of the last losses and by the last loss: 1 if the newer torch ends better, -1 if the older does.
     votes = {sign * _compare_sizes(*pair) for pair in zip(levels[0][1:], levels[1][1:], strict=True)} - {0}
-    broken, others = (_count_broken_steps(run) for run in (old, new))
+    old_broken, new_broken = _count_broken_steps(old), _count_broken_steps(new)
     unclear, better = "", new if 1 in votes else old
-    if broken > others:
-        counts = f"{counted(broken, 'step')} under torch {old.torch} and in {others} under torch {new.torch}"
+    if old_broken > new_broken:
+        better = new
+        counts = f"{counted(old_broken, 'step')} under torch {old.torch} and in {new_broken} under torch {new.torch}"
         reason = f"gradients of parameters are not finite in {counts}"
-        unclear, better = f"{reason}, and the loss ends better under torch {old.torch}" if -1 in votes else "", new
+        if -1 in votes:
+            unclear = f"{reason}, and the loss ends better under torch {old.torch}"
     elif not votes:
         return old, ""
     else:
@@ -181,13 +193,13 @@ def _describe_fault(run: Recording) -> str:
 
 
 def _count_broken_steps(run: Recording) -> int:
-    """The recorded steps in which a parameter got a gradient that is not finite."""
-    return sum(not all(math.isfinite(leaf.numbers[1]) for leaf in leaves_of(run, step)) for step in run.steps)
+    """The number of recorded steps in which a parameter got a gradient that is not finite."""
+    return sum(not all(math.isfinite(leaf.magnitude) for leaf in leaves_of(run, step)) for step in run.steps)
 
 
 def _has_gradient(run: Recording) -> bool:
     """Did a parameter get a gradient that is not 0, in the recorded steps?"""
-    return any(leaf.numbers[1] != 0 for step in run.steps for leaf in leaves_of(run, step))
+    return any(leaf.magnitude != 0 for step in run.steps for leaf in leaves_of(run, step))
 
 
 def _loss_levels(run: Recording) -> tuple[float, float, float]:

@@ -60,6 +60,10 @@ class Digest(NamedTuple):
     shape: str
     numbers: tuple[float, float, float, float]
 
+    @property
+    def magnitude(self) -> float:
+        return self.numbers[1]
+
 
 class Event(NamedTuple):
     """The tensors of one call. options: its other arguments, as text. A recording adds two fields to what the process wrote. occurrence: 0

@@ -260,7 +260,7 @@ def test_zeros_of_data_dropout_and_sparse_gradients_are_no_finding(model: Any, b
 
 @pytest.mark.parametrize("by_row", [4, 2**22])
 def test_the_missing_entries_are_counted_over_all_gradients(monkeypatch: pytest.MonkeyPatch, by_row: int) -> None:
-    monkeypatch.setattr(leaf, "_ENTRIES_BY_ROW", by_row)
+    monkeypatch.setattr(leaf, "_MOST_SINGLE_ENTRIES", by_row)
     entries = leaf.Entries(True)
     for row in range(3):
         grad = torch.zeros(4, 2)

@@ -34,7 +34,7 @@ def _current_folder() -> str | None:
         return None
 
 
-_FIRST_FOLDER = _current_folder()  # that of the import of pseudograd
+_FIRST_FOLDER = _current_folder()  # the folder in which the program imported pseudograd
 
 
 def is_users(file: str) -> bool:
@@ -65,7 +65,7 @@ def calling_frame() -> FrameType | None:
 
 def next_program_frame(frame: FrameType | None) -> FrameType | None:
     """The first frame of the program itself, from this frame outwards; None if there is none."""
-    while frame is not None and _whose(frame.f_code.co_filename) != _OF_THE_PROGRAM:
+    while frame is not None and _owner_of(frame.f_code.co_filename) != _OF_THE_PROGRAM:
         frame = frame.f_back
     return frame
 
@@ -93,7 +93,7 @@ def file_of(code: CodeType | str) -> str:
 
 
 def lines_of(file: str) -> list[str]:
-    """The lines of the file as it is now. Python remembers lines by a relative name, which means another file after a change of folder."""
+    """The lines of the file as it is now. They are read by the absolute path: a relative one changes its meaning with the folder."""
     file = file_of(file)
     linecache.checkcache(file)
     return linecache.getlines(file)
@@ -178,7 +178,7 @@ class Locations:
         if alike not in self._known and len(self._known) >= _MOST_LOCATIONS:
             return NOWHERE
         first = self._known.setdefault(alike, location)
-        if first is location:  # it keeps its code alive, so no other code gets the ids in the key
+        if first is location:  # the location keeps its code alive, so no other code object gets the ids in the key
             self._by_instruction[key] = location
         return first
 
@@ -206,7 +206,7 @@ _OF_TORCH_OR_OURS, _OF_A_PACKAGE, _OF_THE_PROGRAM = range(3)
 
 
 @functools.lru_cache(maxsize=4096)
-def _whose(file: str) -> int:
+def _owner_of(file: str) -> int:
     """Who has written this file? One of the three numbers above."""
     if not is_users(file):
         return _OF_TORCH_OR_OURS
@@ -233,10 +233,10 @@ def _walk_outwards(
             outermost = frame
             if innermost is None:
                 innermost = frame
-        elif program is None and (whose := _whose(code.co_filename)):
+        elif program is None and (owner := _owner_of(code.co_filename)) != _OF_TORCH_OR_OURS:
             if call is None:
                 call = frame
-            if whose == _OF_THE_PROGRAM:
+            if owner == _OF_THE_PROGRAM:
                 program = frame
         frame = frame.f_back
     if innermost is None or outermost is None:
@@ -265,17 +265,17 @@ def format_location(code: CodeType | str, line: int) -> str:
 
 
 def is_same_line(where: str, text: str) -> bool:
-    """Does a person who writes file:line as `text` mean the line that `format_location` calls `where`?"""
+    """Is `text`, which a person wrote as file:line, the line that `format_location` writes as `where`?"""
     (file, line), (other, other_line) = (location.rpartition(":")[::2] for location in (where, text))
     return line == other_line and is_same_file(file, other)
 
 
 def is_same_file(file: str, other: str) -> bool:
-    """Does a person who writes `other` mean the file that `format_location` calls `file`? The end of its path is enough."""
+    """Is `other`, which a person wrote, the file that `format_location` writes as `file`? The end of its path is enough."""
     file, other = (name.replace(os.sep, "/") for name in (file, other))
     if not file or not other:
         return False
-    path = file if file.startswith(("/", "<")) else f"{_current_folder() or ''}/{file}".replace(os.sep, "/")
+    path = file if file.startswith(("/", "<")) else f"{_current_folder() or ''}/{file}".replace(os.sep, "/")  # absolute
     if f"/{path}".endswith(f"/{other}"):
         return True
     # A file of a package: `format_location` leaves out the folder site-packages.

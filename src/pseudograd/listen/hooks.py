@@ -1,7 +1,7 @@
 """The functions that replace torch's own while a context or a listener of ours is entered. `patches` puts them in and takes them out.
 
-They are for functions that no mode sees, to whose calls others subscribe; custom Functions; checkpoints; modules with a fast path; warnings
-and threads.
+They replace: functions that no mode sees, so that others can subscribe to their calls; `apply` of custom Functions; the function of a
+checkpoint; the forward of modules with a fast path; how warnings are shown; the start of threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CallSubscriber = Callable[..., Ending | None]
 
 
 class CallHook:
-    """A hook around functions of torch, by their patches. read(*args, **kwargs) of a call returns the arguments that a subscriber gets."""
+    """A hook around the functions of torch that these patches replace. read(*args, **kwargs): what a subscriber gets of a call."""
 
     def __init__(self, replaced: Iterable[patches.Patch], read: Callable[..., tuple[object, ...]]) -> None:
         self._patches, self._read = tuple(replaced), read
@@ -42,13 +42,14 @@ class CallHook:
         self.subscribers: tuple[CallSubscriber, ...] = ()
 
     def subscribe(self, subscriber: CallSubscriber) -> None:
-        """subscriber(*arguments) is called before each call, in its thread. The function that it returns is called after the call, with the
-        result, with () for None, or with None where the call raised. To subscribe twice is to subscribe once. A subscriber must not raise.
+        """subscriber(*arguments) is called before each call, in its thread, and must not raise. To subscribe twice is to subscribe once.
+
+        The function that it returns is called after the call: with the result, with () if the result is None, with None if the call raised.
         """
         with self._lock:
             if subscriber not in self.subscribers:
                 self.subscribers = (*self.subscribers, subscriber)
-            patches.apply_all(dict.fromkeys(self._patches, self._announced))
+            patches.apply_all(dict.fromkeys(self._patches, self._wrap))
 
     def unsubscribe(self, subscriber: CallSubscriber) -> None:
         """With the last subscriber, torch has its own function again."""
@@ -57,7 +58,7 @@ class CallHook:
             if not self.subscribers:
                 patches.remove_all(self._patches)
 
-    def _announced(self, function: Callable[..., object]) -> Callable[..., object]:
+    def _wrap(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function, updated=())
         def call(*args: object, **kwargs: object) -> object:
             if our_formulas.depth or unheard.depth:  # a computation of ours is no step of the program
@@ -80,10 +81,10 @@ class CallHook:
 
 
 def _backward_arguments(
-    roots: object, grads: object = None, *switches: object, inputs: object = None, **others: object
+    roots: object, grads: object = None, *others: object, inputs: object = None, **keywords: object
 ) -> tuple[object, ...]:
-    """Read a call of `_engine_run_backward`; the arguments between grads and inputs are two switches."""
-    return roots, grads, switches[2] if len(switches) > 2 else inputs
+    """Read a call of `_engine_run_backward`. By position, keep_graph and create_graph stand before the inputs."""
+    return roots, grads, others[2] if len(others) > 2 else inputs
 
 
 # subscriber(roots, their gradients, inputs whose gradients are asked for)
@@ -95,7 +96,7 @@ clearings = CallHook([patches.ZERO_GRAD], lambda self, set_to_none=True: (self, 
 
 
 def _copied_values(hooks: dict[int, object]) -> list[object]:
-    """A step goes through these hooks. In a copy, no other thread can add one of ours meanwhile, for which Python raises an error."""
+    """`values` of the dict of hooks that a step goes through, as a copy: another thread may add a hook of ours during the step."""
     return list(type(hooks).values(hooks))
 
 
@@ -111,7 +112,7 @@ Watcher = Callable[[object], None]
 _inside = Depth()
 _lock = threading.RLock()
 _watchers: tuple[Watcher, ...] = ()
-_engine = ExitStack()  # the context in which `engine.watch` reports our Functions
+_watch_of_engine = ExitStack()  # in it, the engine reports our own Functions
 
 
 def is_inside_function() -> bool:
@@ -125,7 +126,7 @@ def watch_functions(watcher: Watcher) -> Iterator[None]:
     global _watchers
     with _lock:
         if not _watchers:
-            _engine.enter_context(engine.watch(_ours_begins))
+            _watch_of_engine.enter_context(engine.watch(_ours_begins))
             patches.APPLY.apply(_Apply)
         _watchers = (*_watchers, watcher)
     try:
@@ -136,12 +137,14 @@ def watch_functions(watcher: Watcher) -> Iterator[None]:
             rest.remove(watcher)
             _watchers = tuple(rest)
             if not _watchers:
-                _engine.close()
+                _watch_of_engine.close()
                 patches.APPLY.remove()
 
 
 class _Apply:
-    """Replaces `apply` of torch.autograd.Function. hidden: another library's `apply` that was there; None if Function inherits it."""
+    """Replaces `apply` of torch.autograd.Function. hidden: the `apply` of another library that was there; None for torch's, which Function
+    inherits.
+    """
 
     def __init__(self, hidden: classmethod[object, ..., object] | None) -> None:
         self.hidden = hidden
@@ -149,18 +152,19 @@ class _Apply:
         @functools.wraps(torch.autograd.Function.apply, updated=())
         def apply(cls: type, *args: object, **kwargs: object) -> object:
             with _inside:
-                result = self._bound(cls)(*args, **kwargs)
+                result = self._original_for(cls)(*args, **kwargs)
             _call_watchers(result)
             return result
 
-        self._noting = apply
+        self._watched = apply
 
-    def _bound(self, cls: type) -> Callable[..., object]:
+    def _original_for(self, cls: type) -> Callable[..., object]:
         above: Any = super(torch.autograd.Function, cls)
         return above.apply if self.hidden is None else self.hidden.__get__(None, cls)
 
     def __get__(self, instance: object, cls: type) -> Callable[..., object]:
-        return self._bound(cls) if cls.__module__ == engine.__name__ else MethodType(self._noting, cls)
+        is_ours = cls.__module__ == engine.__name__  # `engine.watch` reports these
+        return self._original_for(cls) if is_ours else MethodType(self._watched, cls)
 
 
 def _ours_begins() -> Callable[[object], None]:
@@ -179,7 +183,7 @@ def _call_watchers(result: object) -> None:
 
 
 def module_hooks_around(frame: FrameType | None) -> list[Callable[..., object]]:
-    """The program's backward hooks of a module, if torch makes the node that calls them in a frame outside this one."""
+    """The program's backward hooks of a module, if this frame is part of the code by which torch attaches them."""
     while frame is not None:
         owner = frame.f_locals.get("self") if frame.f_code in _MODULE_HOOKS else None
         if owner is not None:
@@ -188,7 +192,7 @@ def module_hooks_around(frame: FrameType | None) -> list[Callable[..., object]]:
     return []
 
 
-_MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that makes the node: the attribute that holds the hooks
+_MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that attaches the hooks: the attribute that holds them
     BackwardHook.setup_input_hook.__code__: "user_hooks",
     BackwardHook.setup_output_hook.__code__: "user_pre_hooks",
 }
@@ -197,23 +201,23 @@ _MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that makes the 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
 
 # A checkpoint runs its forward twice, and torch compares what both runs save. Under other contexts of ours, the second run would save other
-# tensors. So it gets the surroundings of the first one, in whatever thread it is. A checkpoint notes its surroundings if a context of ours
-# is entered, and keeps the notes as long as its graph exists.
+# tensors. So the second run gets the surroundings of the first one, in whatever thread it is. A checkpoint notes its surroundings if a
+# context of ours is entered, and keeps the notes as long as its graph exists.
 
 
 class Surrounding(NamedTuple):
-    """note(): what surrounds the forward of a checkpoint. under(note): the same as a context for its recomputation; None for no note."""
+    """read(): what surrounds the forward of a checkpoint. restore(noted): the context that brings it back; noted is None without a forward."""
 
-    note: Callable[[], object]
-    under: Callable[[Any], AbstractContextManager[object]]
+    read: Callable[[], object]
+    restore: Callable[[Any], AbstractContextManager[object]]
 
 
 _surroundings: dict[str, Surrounding] = {}
 
 
-def surround(what: str, note: Callable[[], object], under: Callable[[Any], AbstractContextManager[object]]) -> None:
+def surround(what: str, read: Callable[[], object], restore: Callable[[Any], AbstractContextManager[object]]) -> None:
     """From now on, every checkpoint notes this surrounding if a context of ours is entered."""
-    _surroundings[what] = Surrounding(note, under)
+    _surroundings[what] = Surrounding(read, restore)
 
 
 class _FunctionOfCheckpoint:
@@ -226,7 +230,7 @@ class _FunctionOfCheckpoint:
         self._name = name
 
     def __set__(self, owner: object, function: Callable[..., object]) -> None:
-        notes = {what: surrounding.note() for what, surrounding in _surroundings.items()}
+        notes = {what: surrounding.read() for what, surrounding in _surroundings.items()}
         vars(owner)[self._name] = _Surrounded(function, notes)
 
     def __get__(self, owner: object, kind: type) -> object:
@@ -249,7 +253,7 @@ class _Surrounded:
         with ExitStack() as stack:
             stack.enter_context(patches.in_contexts)
             for what, surrounding in _surroundings.items():
-                stack.enter_context(surrounding.under(self._notes.get(what)))
+                stack.enter_context(surrounding.restore(self._notes.get(what)))
             return self._function(*args, **kwargs)
 
 
@@ -262,12 +266,12 @@ for _patch, _function in _FUNCTIONS.items():
 
 # These functions of torch leave an argument out when they hand their call to a mode of functions.
 _NAMES = ((functional, "l1_loss", "weight"), (Tensor, "dim_order", "ambiguity_check"), (torch, "chain_matmul", "out"))
-LOST: dict[object, str] = {getattr(owner, name, None): argument for owner, name, argument in _NAMES}
+LOST_ARGUMENTS: dict[object, str] = {getattr(owner, name, None): argument for owner, name, argument in _NAMES}
 
 
 def find_lost_argument(func: Callable[..., object], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The keywords of a call, with the argument that torch left out. The frame of the function, which has called the mode, still has it."""
-    name, code = LOST.get(func), getattr(func, "__code__", None)
+    name, code = LOST_ARGUMENTS.get(func), getattr(func, "__code__", None)
     if name is None or name in kwargs:
         return kwargs
     frame: FrameType | None = sys._getframe(1)
@@ -299,8 +303,9 @@ def _dispatch(forward: Callable[..., object]) -> Callable[..., object]:
 
 
 def _may_be_fast(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """Would torch take its fast path without us? Not in training, and not if the call records derivatives. An encoder decides only about
-    padding, by its first layer; its layers decide the rest.
+    """Would torch take its fast path without us? Not in training, and not if the call records derivatives.
+
+    An encoder has a fast path of its own only for padding. Whether it takes it depends on its first layer.
     """
     layer = module
     if isinstance(module, nn.TransformerEncoder):
@@ -316,6 +321,7 @@ patches.in_contexts.replacements.update(dict.fromkeys(patches.FAST_PATHS, _dispa
 
 # --- warnings ---------------------------------------------------------------------------------------------------------
 
+# The replacement is made from the function that was there: show_located(that function, ...).
 patches.in_contexts.replacements[patches.SHOW_WARNING] = functools.partial(functools.partial, show_located)
 patches.in_contexts.replacements[patches.FILTERS_CHANGE] = functools.partial(
     functools.partial, patches.keep_filter_in_front
@@ -324,7 +330,8 @@ patches.in_contexts.replacements[patches.FILTERS_CHANGE] = functools.partial(
 
 # --- threads ----------------------------------------------------------------------------------------------------------
 
-_of_threads: list[Callable[[], AbstractContextManager[object]]] = []  # those that are entered, the outermost first
+# What makes the context of a new thread, for each `NewThreads` that is entered, the outermost first.
+_makers: list[Callable[[], AbstractContextManager[object]]] = []
 _threads_lock = threading.Lock()
 
 
@@ -336,30 +343,31 @@ class NewThreads:
 
     def __enter__(self) -> None:
         with _threads_lock:
-            _of_threads.append(self._context)
+            _makers.append(self._context)
             patches.THREAD_START.apply(_starter)
 
     def __exit__(self, *exception: object) -> None:
         with _threads_lock:
-            _of_threads.remove(self._context)
-            if not _of_threads:
+            _makers.remove(self._context)
+            if not _makers:
                 patches.THREAD_START.remove()
 
 
 def _starter(start_thread: Callable[[threading.Thread], None]) -> Callable[[threading.Thread], None]:
     def start(thread: threading.Thread) -> None:
-        run, attributes, contexts = thread.run, vars(thread), tuple(_of_threads)
-        before = {name: attributes[name] for name in ("run",) if name in attributes}
+        run, attributes, makers = thread.run, vars(thread), tuple(_makers)
+        has_own_run = "run" in attributes  # and not only that of its class
 
         def run_in_contexts() -> None:
             attributes.pop("run")
-            attributes.update(before)
+            if has_own_run:
+                attributes["run"] = run
             with ExitStack() as stack:
-                for context in contexts:
-                    stack.enter_context(context())
+                for make_context in makers:
+                    stack.enter_context(make_context())
                 run()
 
-        if contexts:
+        if makers:
             attributes["run"] = run_in_contexts
         start_thread(thread)
 

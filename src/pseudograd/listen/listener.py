@@ -47,7 +47,7 @@ SILENT: frozenset[object] = frozenset(
     ]
 )
 # For one look-up in each call: True for a silent function, False for one whose call loses an argument (see `hooks`).
-_is_silent = {**dict.fromkeys(hooks.LOST, False), **dict.fromkeys(SILENT, True)}
+_is_silent = {**dict.fromkeys(hooks.LOST_ARGUMENTS, False), **dict.fromkeys(SILENT, True)}
 
 
 class Subscriber:

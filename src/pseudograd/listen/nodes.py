@@ -41,10 +41,10 @@ class Ranges:
 
     def start_afresh(self) -> None:
         self.unseen = []
-        self.seen_up_to = node_number()
+        self.mark_all_seen()
 
-    def forget(self) -> None:
-        """Count all nodes made so far as seen."""
+    def mark_all_seen(self) -> None:
+        """Count all nodes that were made so far as seen."""
         self.seen_up_to = node_number()
 
     def may_hide_some(self) -> bool:

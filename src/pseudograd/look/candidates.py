@@ -1,7 +1,7 @@
 """Which calls of this library could an unknown function be? `what_is` and `audit` compare the function with each of these calls.
 
 The values suggest the op and its inputs after x (bounds, a scale). The gradients suggest the parameters of a rule.
-Each parameter is estimated at a single point.
+Each parameter is estimated at a single point. `m.positive` and `m.negative` are the measured slopes for a positive and a negative grad.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..testing.contract.cases import Case
 from .measure import Measured
 
 GRADS = (1.0, -1.0, 2.0, -2.0, 1e-3, -1e-3, 1e3, -1e3)
-CLOSE = 1e-6  # the relative difference that two computations of one rule may have if a parameter was estimated
-_FIRST = ("relu", "relu6", "clamp")  # hardtanh and the other clamps compute the same, so they are not tried
+CLOSE = 1e-6  # two computations with a relative difference up to this may be the same: a number in them was estimated
+_FIRST = ("relu", "relu6", "clamp")  # of the clamps only these are tried: hardtanh and the others compute the same
 _LAST = ("fake_quantize",)  # tried last: with a fine grid it has the values of `round`
 _LARGEST_CODE = 2.0**31  # grids with more codes are not tried
 _BY_POSITION = ("clamp", "lower_bound", "upper_bound", "scale_grad", "reverse_grad", "clip_grad")
@@ -41,7 +41,7 @@ class Candidate(NamedTuple):
         return lambda x: function(x, *self.others)
 
     def pull(self, x: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
-        """The value and grad_x, computed by the formulas of the row: no graph, no engine."""
+        """The value and grad_x, computed by the formulas alone, without a graph."""
         y = self.case.op.forward(x, *self.others)
         wants = (True,) + (False,) * len(self.others)
         grad_x = self.case.call().pull(grad, (x, *self.others), y, wants)[0]
@@ -83,11 +83,13 @@ def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor])
             return
         others = (limit,)
     known = dict(zip(op.inputs[1:], others, strict=False))
+    absent = {name for name, value in known.items() if value is None}
     for rule in sorted(op.rules.values(), key=lambda rule: bool(rule.parameters)):
-        if any(known.get(name, 0.0) is None for name in rule.requires):
+        if not absent.isdisjoint(rule.requires):
             continue
-        if op.name == "jumprelu" and (rule.name == "zero") == known["window_to_x"]:
-            continue  # "zero" fits only without a window to x, the other rules only with it
+        needs_window = rule.name != "zero"
+        if op.name == "jumprelu" and needs_window != known["window_to_x"]:
+            continue
         if None in rule.parameters.values():  # the parameter is a function of the user's
             continue
         parameters = _parameters(rule, m, known)
@@ -99,7 +101,7 @@ def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor])
 
 def forwards(m: Measured, dtype: torch.dtype = torch.float64) -> Iterator[tuple[Op, Others, float]]:
     """The ops with the measured values, up to rounding. Yields the op, its inputs after x and the largest difference of a value."""
-    near = CLOSE * min(1.0, m.y.abs().nan_to_num(posinf=0.0).max().item())
+    largest = m.y.abs().nan_to_num(posinf=0.0).max().item()  # of the finite values
     between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
     for name in (*_FIRST, *between, *_LAST):
         for others in _inputs_after_x(OPS[name], m):
@@ -107,7 +109,7 @@ def forwards(m: Measured, dtype: torch.dtype = torch.float64) -> Iterator[tuple[
                 y = OPS[name].public(m.x.to(dtype), *others)
             except (ValueError, TypeError, RuntimeError, OverflowError):  # the op may refuse the suggested inputs
                 continue
-            if y.shape == m.y.shape and torch.allclose(y.double(), m.y, rtol=CLOSE, atol=near):
+            if y.shape == m.y.shape and torch.allclose(y.double(), m.y, rtol=CLOSE, atol=CLOSE * min(1.0, largest)):
                 yield OPS[name], others, (y.double() - m.y).abs().nan_to_num().max().item()
 
 
@@ -135,7 +137,7 @@ def _inputs_after_x(op: Op, m: Measured) -> list[Others]:
     if op.name == "fake_quantize":
         return _grids(m, first_y, last_y) if is_first_flat and is_last_flat else []
     if op.inputs == ("x",):
-        return [] if torch.equal(m.x, m.y) else [()]  # abs, if all x are positive: no value shows it
+        return [] if torch.equal(m.x, m.y) else [()]  # all values equal x: no op shows, even if it is abs
     if op.name == "gelu":
         return [(0,), (1,)]
     if op.name == "leaky_relu":
@@ -144,25 +146,26 @@ def _inputs_after_x(op: Op, m: Measured) -> list[Others]:
     if op.name == "jumprelu":
         return _thresholds(m)
     if len(op.inputs) == 2 and torch.equal(m.x, m.y):  # the op changes the gradient only
-        slope = tidy(torch.cat([m.positive, m.negative]).abs().max().item())
-        return [] if op.name == "scale_grad" and slope == 1 else [(slope,)]  # a scale of 1 changes nothing
+        factor = tidy(torch.cat([m.positive, m.negative]).abs().max().item())
+        return [] if op.name == "scale_grad" and factor == 1 else [(factor,)]  # a scale of 1 changes nothing
     return []
 
 
 def _thresholds(m: Measured) -> list[Others]:
     """The inputs of jumprelu: the only jump of the values, and widths of a window around it.
 
-    A width follows from the slope at the jump, for each of the densities that jumprelu has.
+    The gradient jumps at the end of the window. Also, the slope at the jump of the values is peak * threshold / width. The peak depends on
+    the rule, so this slope gives one width for each peak.
     """
     jumps = [at.x for at in m.breaks if at.is_jump]
     if len(jumps) != 1:
         return []
     (threshold,) = jumps
-    ends = [abs(x - threshold) for pair in m.pairs for x in pair]
-    share = abs(m.positive[m.x == threshold].item()) if bool((m.x == threshold).any()) else 0.0
-    widths = [2 * min(ends)] if share and ends else []
-    if share:
-        widths += [abs(threshold) * peak / share for peak in (1.0, 0.5, 0.25, 1 / math.sqrt(2 * math.pi))]
+    distances = [abs(x - threshold) for pair in m.pairs for x in pair]
+    slope = abs(m.positive[m.x == threshold].item()) if bool((m.x == threshold).any()) else 0.0
+    widths = [2 * min(distances)] if slope and distances else []
+    if slope:
+        widths += [peak * abs(threshold) / slope for peak in (1.0, 0.5, 0.25, 1 / math.sqrt(2 * math.pi))]
     return [(threshold, 1.0, False), *((threshold, tidy(width), True) for width in widths)]
 
 
@@ -181,7 +184,7 @@ def _grids(m: Measured, low: float, high: float) -> list[Others]:
 
 
 def tidy(value: float) -> float:
-    """The value rounded to nine digits if that changes it by no more than a measurement may: somebody wrote that number. Else the value."""
+    """The number with at most nine digits that a program has and that was measured as this value; the value if there is no such number."""
     short = float(f"{value:.9g}")
     return short if abs(short - value) <= 1e-11 * abs(value) else value
 
@@ -203,7 +206,7 @@ def _parameters(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> t
 
 
 def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]) -> Estimates:
-    """The parameters that are factors of grad: the slope at a flat end, for the sign of grad that the factor belongs to.
+    """The parameters that are factors of grad, each as the slope at a flat end, for the sign of grad that it multiplies.
 
     None if the rule uses a parameter in another way than as a factor of grad.
     """
@@ -216,8 +219,11 @@ def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]
     symbols: set[str] = set()
     for end, side in ((0, sides[0]), (-1, sides[1])):
         slopes = m.positive[end].item(), m.negative[end].item()
-        if isinstance(side, Slope) and 1.0 in side:  # one sign of grad passes whole; the factor belongs to the other
-            slopes = (max(slopes, key=lambda slope: abs(slope - 1)),) * 2
+        if (
+            isinstance(side, Slope) and 1.0 in side
+        ):  # grad of one sign passes unchanged: the slope that is not 1 is the factor
+            factor_slope = max(slopes, key=lambda slope: abs(slope - 1))
+            slopes = factor_slope, factor_slope
         for factor, slope in zip(side, slopes, strict=False):
             symbol = factor.width if isinstance(factor, Reversal) else factor
             if not isinstance(symbol, Symbol):
@@ -228,8 +234,8 @@ def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]
             elif isinstance(side, Slope) and _is_flat_at(m, end):
                 estimates.setdefault(symbol.name, abs(slope))
     # A side without a bound shows no factor. It takes the factor of the other side.
-    first = next(iter(estimates.values()), None)
-    numbers = [number for name in rule.parameters if (number := estimates.get(name, first)) is not None]
+    other_side = next(iter(estimates.values()), None)
+    numbers = [number for name in rule.parameters if (number := estimates.get(name, other_side)) is not None]
     return tuple(numbers) if symbols == rule.parameters.keys() and len(numbers) == len(symbols) else None
 
 
@@ -255,7 +261,8 @@ def _estimate_curve(m: Measured, rule: Rule) -> Estimates:
     shape = rule.curve(**rule.parameters).shape
     if shape == "box":
         inside = m.x[m.positive != 0]
-        return (inside.max().item(), top) if len(inside) and any(x > 0 for pair in m.pairs for x in pair) else None
+        has_end = any(x > 0 for pair in m.pairs for x in pair)  # does the gradient jump at a positive x?
+        return (inside.max().item(), top) if len(inside) and has_end else None
     share = m.positive / top if top > 0 else torch.zeros_like(m.positive)
     is_usable = (share > 0.2) & (share < 0.8)
     if not is_usable.any():

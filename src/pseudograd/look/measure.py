@@ -32,7 +32,7 @@ _SLOPE_TOLERANCE = 1e-5  # relative: two slopes that differ by less are equal
 _LARGEST_Y = 2.0**500
 _USUAL_POWERS = 20  # x and y between 2**-20 and 2**20 are measured in units of 1
 _ROUNDS, _GAPS_PER_ROUND = 10, 24  # `_refine` halves at most so many gaps in a round
-_MOST_ROUND_NUMBERS = 256  # more of them are in a narrow range far from 0
+_MOST_ROUND_NUMBERS = 256  # a narrow range far from 0 would have more; none of them is tried then
 _STEEP_CHANGE = 0.02  # as a share of the size of the gradient, from one point to the next
 
 
@@ -46,9 +46,9 @@ class Break(NamedTuple):
 
 
 class End(NamedTuple):
-    """An end, at x, of a part of the range where the value and both gradients are finite.
+    """A place x in the range where the value and both gradients stop being finite, or start.
 
-    has_finite: are they finite at x itself? undefined: the number at this end where they are not.
+    has_finite: are they finite at x itself? undefined: the nearest number at which they are not; x itself if it is such a number.
     """
 
     x: float
@@ -85,7 +85,10 @@ class Measured(NamedTuple):
 
 
 def measure(f: Function, low: float, high: float, points: int, at: Iterable[float]) -> Measured:
-    """Look at f at evenly spaced points, at its kinks and jumps, on both sides of each jump of its gradient, and between all of these."""
+    """Look at f at evenly spaced points, at its kinks and jumps, on both sides of each jump of its gradient, and between all of these.
+
+    `near` is the smallest distance at which two points show a slope.
+    """
     # The points of the grid: evenly spaced, those in `at`, and those where a value or gradient stops being finite.
     special = [value for value in (*at, 0.0, *_round_numbers(low, high)) if low <= value <= high]
     grid = torch.linspace(low, high, points, dtype=torch.float64)
@@ -117,11 +120,9 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     gaps = torch.cat([x[:1] - near, x, x[-1:] + near]).diff()
     step = torch.minimum(step, torch.maximum(gaps[:-1], gaps[1:]).clamp(min=8 * near) / 2)
     has_value = values(f, undefined).isfinite().tolist()
-    for known_x in (
-        *(each.x for each in located),
-        *(end.x for end, has in zip(ends, has_value, strict=True) if not has),
-    ):
-        distance = (x - known_x).abs()
+    ends_of_values = [end.x for end, has in zip(ends, has_value, strict=True) if not has]
+    for obstacle in (*(each.x for each in located), *ends_of_values):
+        distance = (x - obstacle).abs()
         step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
     slope, error = (part * steepness for part in slope_of(scaled_f, x / unit_x, step / unit_x, eps))
     noises = [rounding_of(g, x, g_eps) for g, g_eps in zip(gradients, eps_of_gradients, strict=True)]
@@ -148,12 +149,14 @@ def _drop_near(grid: Tensor, numbers: Iterable[float], distance: float) -> Tenso
 
 
 def _find_ends(is_finite: Function, grid: Tensor) -> tuple[End, ...]:
+    """The ends of the parts of the range where `is_finite` is 1."""
     ends = []
     lows, highs = jumps_of(is_finite, grid)
     for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
         x = short_decimal(low, high, grid.abs().max().item())
         at_x, at_low, _ = is_finite(torch.tensor([x, low, high], dtype=grid.dtype)).bool().tolist()
-        ends.append(End(x, at_x, (high if at_low else low) if at_x else x))
+        undefined = x if not at_x else high if at_low else low
+        ends.append(End(x, at_x, undefined))
     return tuple(ends)
 
 
@@ -165,14 +168,15 @@ def _spread_error(m: Measured) -> Tensor:
 
 
 def _units(f: Function, grid: Tensor) -> Pair:
-    """The units of x and y: 1 for numbers of usual size, else a power of two. Then tiny values count and huge values do not overflow."""
+    """The units of x and y: 1 for numbers of usual size, else a power of two, so that tiny values count and huge values do not overflow."""
     y = values(f, grid).abs()
     largest = y[y.isfinite()].max().item() if y.isfinite().any() else 0.0
     exponents = [math.frexp(size)[1] for size in (grid.abs().max().item(), largest)]
     unit_x, unit_y = (1.0 if abs(power) <= _USUAL_POWERS else math.ldexp(1.0, power) for power in exponents)
     unit_y = unit_y if largest else unit_x
-    has_own_unit = unit_y < 1.0 or unit_y > _LARGEST_Y  # for other y, the unit of the largest would hide a small y
-    return unit_x, unit_y if has_own_unit else 1.0
+    # A unit of the size of the largest y would hide a small y. It is taken only where 1 is worse.
+    is_needed = unit_y < 1.0 or unit_y > _LARGEST_Y
+    return unit_x, unit_y if is_needed else 1.0
 
 
 def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
@@ -203,14 +207,21 @@ def _gradient_jumps(gradient: Function, grid: Tensor, eps: float) -> list[Pair]:
         at_low, at_number, at_high = gradient(torch.tensor([low, at, high], dtype=torch.float64)).tolist()
         little = STEEP * abs(at_high - at_low)
         is_low, is_high = abs(at_number - at_low) <= little, abs(at_number - at_high) <= little
-        pairs.append((at if is_low else low, at if is_high and not is_low else high))
+        if is_low:
+            low = at
+        elif is_high:
+            high = at
+        pairs.append((low, high))
     return pairs
 
 
 def _locate(
     f: Function, brackets: Breaks, special: list[float], jumps: list[Pair], near: float, eps: float
 ) -> tuple[Break, ...]:
-    """One x for each bracket: a jump of the gradient inside it, the bound of a clamp, or the point where the two sides meet."""
+    """One x for each bracket: a jump of the gradient inside it, or the point where the two sides meet.
+
+    A function that is flat on one side may be a clamp. Its value there is its bound; x is set to the bound if they are equal but for rounding.
+    """
     located: list[Break] = []
     for low, high, left, right, is_jump, is_cusp in zip(*(part.tolist() for part in brackets), strict=True):
         room = near if is_jump else 3 * near
@@ -224,12 +235,10 @@ def _locate(
         else:
             x = _meeting_point(f, low - near, high + near, left, right, special, eps)
         beside = torch.tensor([low - near, high + near], dtype=torch.float64)
-        flat = [
-            y
-            for y, slope in zip(values(f, beside).tolist(), (left, right), strict=True)
-            if abs(slope) < _SLOPE_TOLERANCE
-        ]
-        x = next((y for y in flat if abs(y - x) <= 4 * torch.finfo(torch.float64).eps * abs(x)), x)
+        for y, slope in zip(values(f, beside).tolist(), (left, right), strict=True):
+            if abs(slope) < _SLOPE_TOLERANCE and abs(y - x) <= 4 * torch.finfo(torch.float64).eps * abs(x):
+                x = y
+                break
         if not located or x - located[-1].x > 4 * near:
             located.append(Break(x, left, right, is_jump))
     return tuple(located)
@@ -263,15 +272,19 @@ def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], n
 
 
 def regions_of(m: Measured) -> tuple[Region, ...]:
-    """Join neighbouring points of the same kinds to regions. A jump of the gradient ends a region. A kink or jump is a region by itself."""
+    """Join neighbouring points that have the same kind for each sign of grad. A kink or jump of the values is a region by itself.
+
+    A jump of the gradient ends a region, even between points of the same kinds.
+    """
     x, is_break, has_value = m.x.tolist(), m.is_break.tolist(), m.y.isfinite().tolist()
     by_sign = (_drop_lone_points(_kinds(m, slopes), is_break) for slopes in (m.positive, m.negative))
     kinds = list(zip(*by_sign, strict=True))
     after_jump = {x for pair in m.pairs for x in (simplest(*pair), pair[1]) if x != pair[0]}
     starts = [0]
     for i in range(1, len(x)):
-        is_end = has_value[i] != has_value[i - 1] or x[i] in after_jump
-        if is_break[i] or is_break[i - 1] or kinds[i] != kinds[i - 1] or is_end:
+        is_beside_break = is_break[i] or is_break[i - 1]
+        has_changed = kinds[i] != kinds[i - 1] or has_value[i] != has_value[i - 1]
+        if is_beside_break or has_changed or x[i] in after_jump:
             starts.append(i)
     sides_of_break = {each.x: (each.left, each.right) for each in m.breaks}
     regions = []
@@ -289,7 +302,10 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
 
 
 def _kinds(m: Measured, slopes: Tensor) -> list[str]:
-    """The kind of each point for one sign of grad. A slope as small as the error of the derivative counts as 0."""
+    """The kind of each point for one sign of grad, as `audit` explains them. A slope as small as the error of the derivative counts as 0.
+
+    A later line wins over an earlier one.
+    """
     difference, size = (slopes - m.slope).abs(), torch.maximum(slopes.abs(), m.slope.abs())
     is_flat = m.slope.abs() <= 2 * m.error
     kinds = torch.full_like(slopes, _KINDS.index("biased"), dtype=torch.long)
@@ -303,23 +319,24 @@ def _kinds(m: Measured, slopes: Tensor) -> list[str]:
     return [_KINDS[kind] for kind in kinds.tolist()]
 
 
-_WHERE_CURVES_CROSS = {"exact": ("flat",), "biased": ("exact", "flat", "cut", "pseudo")}
+# By the kind of a curve: the kinds that a single point may have where this curve crosses another one, or crosses 0.
+_KINDS_AT_CROSSING = {"exact": ("flat",), "biased": ("exact", "flat", "cut", "pseudo")}
 
 
 def _drop_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
-    """Where two curves cross, or a curve crosses 0, a single point may have another kind. It gets the kind of its neighbour."""
+    """Give a single point at which curves cross the kind of its neighbour."""
     result = list(kinds)
     for i, kind in enumerate(kinds):
         beside = [kinds[k] for k in (i - 1, i + 1) if 0 <= k < len(kinds) and not is_break[k]]
         if not is_break[i] and kind not in beside:
-            result[i] = next((other for other in beside if kind in _WHERE_CURVES_CROSS.get(other, ())), kind)
+            result[i] = next((other for other in beside if kind in _KINDS_AT_CROSSING.get(other, ())), kind)
     return result
 
 
 def _end(
     m: Measured, x: list[float], is_break: list[bool], own: int, other: int, kind: str
 ) -> tuple[float, bool, bool]:
-    """The end of a region between its last point x[own] and the next point x[other]. Is the end part of the region? Is it exact?
+    """The end of a region between its last point x[own] and the next point x[other]; is the end part of the region; is the end exact?
 
     An end is exact at a break, at a jump of the gradient, and where value or gradient becomes infinite or NaN. Other ends are points.
     """
@@ -330,7 +347,8 @@ def _end(
     low, high = sorted((x[own], x[other]))
     for end in m.ends:
         if low <= end.x <= high:
-            return end.x, x[own] == end.x or (x[other] != end.x and end.has_finite == (kind != "undefined")), True
+            belongs = x[own] == end.x or (x[other] != end.x and end.has_finite == (kind != "undefined"))
+            return end.x, belongs, True
     if (low, high) in m.pairs:
         between = simplest(low, high)
         return between, between == x[own], True

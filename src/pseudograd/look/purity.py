@@ -33,8 +33,8 @@ _BUILTINS = _words("abs all any bool enumerate float int isinstance len list max
 _MODULES = (torch, torch.nn, functional, math)
 # Functions and methods that return a tensor of their own, which nobody else has.
 _FRESH = _words("clone zeros_like ones_like empty_like full_like new_zeros new_ones new_empty new_full")
-# Functions and methods of torch that draw, keep or change something: by a part of their name, and by the whole name. So do all whose name
-# ends in "_".
+# Functions and methods of torch that draw, keep or change something: by a part of their name, and by the whole name. Those whose name ends
+# in "_" do so, too.
 _IMPURE_PARTS = _words("backward drop hook rand seed norm_stats set_ batch_norm instance_norm rrelu gumbel")
 _IMPURE = _words(
     "bernoulli normal multinomial poisson save load from_file compile data grad numpy share_memory retain_grad storage "
@@ -47,13 +47,14 @@ _NODES = _words(
 _PARTS_OF_NODES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop)
 _CONSTANTS = (bool, int, float, complex, str, tuple, type(None), torch.dtype, torch.device)
 _CTX_METHODS = ("save_for_backward", "set_materialize_grads")  # the others change what autograd makes of the values
-_MOST_CALLS = 3  # a function that a function that a backward calls calls is not read
-_PLAIN, _BACKWARD, _FORWARD = "plain", "backward", "forward"  # the part that a function has in a Function
+_DEPTH = 3  # of calls: the method of the Function, a function that it calls, and a function that this one calls
+# What a function is to the Function: its backward, the method that gets the ctx to save values in, or another function without a ctx.
+_PLAIN, _BACKWARD, _FORWARD = "plain", "backward", "forward"
 
 
 def is_pure(backward: object) -> bool:
     """Does a backward(ctx, *grads) only compute? It may change its gradients in place: they are copies."""
-    return _is_pure(_unwrap(backward), _BACKWARD, _MOST_CALLS)
+    return _is_pure(_unwrap(backward), _BACKWARD, _DEPTH)
 
 
 Compute = Callable[[Sequence[object], Tensor], tuple[Tensor, tuple[Tensor | None, ...]]]  # inputs, grad -> y, gradients
@@ -80,7 +81,7 @@ def compute_alone(cls: type[torch.autograd.Function]) -> Compute | None:
     has_setup = cls.setup_context is not base.setup_context
     methods = [(cls.forward, _PLAIN if has_setup else _FORWARD), (cls.backward, _BACKWARD)]
     methods += [(cls.setup_context, _FORWARD)] if has_setup else []
-    if cls.vjp is not base.vjp or not all(_is_pure(_unwrap(method), part, _MOST_CALLS) for method, part in methods):
+    if cls.vjp is not base.vjp or not all(_is_pure(_unwrap(method), part, _DEPTH) for method, part in methods):
         return None
 
     def compute(inputs: Sequence[object], grad: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
@@ -113,8 +114,8 @@ def _unwrap(function: object) -> object:
 
 
 @lru_cache(maxsize=256)
-def _is_pure(function: object, part: str, deepest: int) -> bool:
-    if not isinstance(function, FunctionType) or not deepest:
+def _is_pure(function: object, part: str, depth: int) -> bool:
+    if not isinstance(function, FunctionType) or not depth:
         return False
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
@@ -122,7 +123,7 @@ def _is_pure(function: object, part: str, deepest: int) -> bool:
             return False
     except (OSError, TypeError, ValueError, SyntaxError):
         return False
-    return _Reader(function, tree, part, deepest).is_pure()
+    return _Reader(function, tree, part, depth).is_pure()
 
 
 _identity_of = attrgetter("co_name", "co_firstlineno", "co_code", "co_names", "co_varnames", "co_freevars")
@@ -142,11 +143,17 @@ def _compile(source: str) -> tuple[CodeType, ...]:
     return tuple(codes)
 
 
-class _Reader:
-    """Reads one function. A name is fresh where each of its values was made in the function: nobody else has the tensor."""
+_UNKNOWN = object()
 
-    def __init__(self, function: FunctionType, tree: ast.FunctionDef, part: str, deepest: int) -> None:
-        self._deepest = deepest
+
+class _Reader:
+    """Reads one function. A name is fresh if each of its values was made in the function: nobody else has the tensor.
+
+    depth: how many functions may be read, one inside the other, with this one.
+    """
+
+    def __init__(self, function: FunctionType, tree: ast.FunctionDef, part: str, depth: int) -> None:
+        self._depth = depth
         arguments = [argument.arg for argument in tree.args.posonlyargs + tree.args.args]
         self._ctx = arguments[0] if part != _PLAIN and arguments else None
         self._may_keep = part == _FORWARD
@@ -161,10 +168,12 @@ class _Reader:
         self._fresh = stored | (set(arguments[1:]) if part == _BACKWARD else set())
         for node in nodes:
             if isinstance(node, ast.Assign):
-                named = isinstance(node.targets[0], ast.Name) and len(node.targets) == 1
-                targets = [] if named and _is_fresh(node.value) else node.targets
+                is_name = isinstance(node.targets[0], ast.Name) and len(node.targets) == 1
+                targets = [] if is_name and _is_fresh(node.value) else node.targets
+            elif isinstance(node, (ast.For, ast.comprehension, ast.AnnAssign)):
+                targets = [node.target]
             else:
-                targets = [node.target] if isinstance(node, (ast.For, ast.comprehension, ast.AnnAssign)) else []
+                continue
             self._fresh -= _stored_names(inner for target in targets for inner in ast.walk(target))
         self._outer = {**vars(builtins), **function.__globals__}
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
@@ -180,8 +189,8 @@ class _Reader:
         if type(node).__name__ not in _NODES and not isinstance(node, _PARTS_OF_NODES):
             return False
         if isinstance(node, ast.Call):
-            return self._is_call(node)
-        if isinstance(node, ast.AugAssign):
+            return self._is_harmless_call(node)
+        if isinstance(node, ast.AugAssign):  # the target of x[0] += 1 is a Subscript, which is checked as a node
             return isinstance(node.target, ast.Subscript) or getattr(node.target, "id", None) in self._fresh
         if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
             owner = getattr(node.value, "id", None)
@@ -192,35 +201,36 @@ class _Reader:
             if isinstance(node, ast.Name) and node.id in self._locals:
                 return True
             value = self._resolve(node)
-            is_of_tensor = isinstance(node, ast.Attribute) and value is self
-            is_type = value in (torch.Tensor, float, int, bool, *_MODULES)
-            return is_of_tensor or is_type or isinstance(value, _CONSTANTS)
+            if isinstance(node, ast.Attribute) and value is _UNKNOWN:  # of a tensor or of ctx
+                return True
+            return value in (torch.Tensor, float, int, bool, *_MODULES) or isinstance(value, _CONSTANTS)
         return True
 
-    def _is_call(self, node: ast.Call) -> bool:
+    def _is_harmless_call(self, node: ast.Call) -> bool:
         if any(keyword.arg in ("out", "inplace", None) for keyword in node.keywords):
             return False
         function = self._resolve(node.func)
-        if function is not self:
-            return self._is_function(function)
+        if function is not _UNKNOWN:
+            return self._is_pure_function(function)
         if not isinstance(node.func, ast.Attribute):
             return False
+        # It is a method of ctx or of a tensor.
         if self._ctx is not None and getattr(node.func.value, "id", None) == self._ctx:
             return self._may_keep and node.func.attr in _CTX_METHODS
         method = getattr(torch.Tensor, node.func.attr, None)
         return isinstance(method, (MethodDescriptorType, FunctionType)) and _has_pure_name(node.func.attr)
 
     def _resolve(self, node: ast.AST) -> object:
-        """The value of a name outside the function, or of an attribute of a module; `self` where it is not known."""
+        """The value of a name outside the function, or of an attribute of a module; _UNKNOWN for all others."""
         if isinstance(node, ast.Name) and node.id not in self._locals:
-            return self._outer.get(node.id, self)
+            return self._outer.get(node.id, _UNKNOWN)
         if isinstance(node, ast.Attribute):
             owner = self._resolve(node.value)
             if isinstance(owner, ModuleType) and owner in _MODULES:
-                return getattr(owner, node.attr, self)
-        return self
+                return getattr(owner, node.attr, _UNKNOWN)
+        return _UNKNOWN
 
-    def _is_function(self, function: object) -> bool:
+    def _is_pure_function(self, function: object) -> bool:
         name = getattr(function, "__name__", "")
         if function is getattr(builtins, name, None):
             return name in _BUILTINS
@@ -229,7 +239,7 @@ class _Reader:
             # An op has no module. Functions that count, set or clear something in torch are in torch._C.
             is_op = getattr(torch, name, None) is function and getattr(function, "__self__", None) is None
             return _has_pure_name(name) and (is_op or function in _IN_MODULES)
-        return _is_pure(function, _PLAIN, self._deepest - 1)
+        return _is_pure(function, _PLAIN, self._depth - 1)
 
 
 _IN_MODULES = frozenset(value for module in (functional, math) for value in vars(module).values() if callable(value))

@@ -27,7 +27,7 @@ _X = (-3.0, -2.5, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5
 _POWERS, _SMALL_POWERS = (2, 3, 4, 6, 9, 30), (-3, -6, -12, -30, -42)  # of ten
 _USUAL_GRADS = (1.0, -1.0, 0.75, -2.5, 0.0, 10.0, -10.0, *(sign * 10.0**power for power in _POWERS for sign in (1, -1)))
 _FAR_X = (-1e4, 1e4)  # tried if the class has bounds: a slope around 0 may overflow there
-_STEP_TO_FEW = 43  # of the 129 points of `_measure`
+_EVERY = 43  # every 43rd of the 129 points of `_measure`, to call the class with fewer points
 _NOT_FINITE = (math.nan, math.inf, -math.inf)
 _EXTREME_GRADS = (*(sign * 10.0**power for power in _SMALL_POWERS for sign in (1, -1)), *_NOT_FINITE)
 # By name, in the order in which they are tried. The first dtype with a difference gives the example.
@@ -119,7 +119,9 @@ def _matches_of(compute: Compute, inputs: int) -> Iterator[Match]:
         for as_input in (_to_number, _to_tensor):  # a class may need its bound as a tensor
 
             def others_of(numbers: Numbers, name: str = name) -> Others:
-                return {"lower_bound": (*numbers, None), "upper_bound": (None, *numbers)}.get(name, numbers)
+                if name == "lower_bound":
+                    return *numbers, None
+                return (None, *numbers) if name == "upper_bound" else numbers
 
             try:
                 evaluate = _make_evaluate(compute, as_input)
@@ -163,9 +165,10 @@ def _match_rule(
     compute: Compute | None = None,
 ) -> Iterator[Match]:
     gradients = [evaluate(m.x, torch.full_like(m.x, grad), numbers[0])[1] for grad in GRADS]
-    few = m.x[::_STEP_TO_FEW].reshape(1, -1, 1, 1)
-    if not are_equal(evaluate(few, torch.ones_like(few), numbers[0])[1].flatten(), gradients[0][::_STEP_TO_FEW]).all():
-        return  # it asks for the shape of x or for the number of elements
+    few = m.x[::_EVERY].reshape(1, -1, 1, 1)
+    _, grad_of_few = evaluate(few, torch.ones_like(few), numbers[0])
+    if not are_equal(grad_of_few.flatten(), gradients[0][::_EVERY]).all():
+        return  # the gradient depends on the shape of x or on the number of elements
     for candidate in candidates(op, others_of(numbers[0]), m, gradients):
         rule, edge, parameters = candidate.case.rule, candidate.case.edge, candidate.case.parameters
         if rule.is_from_user or rule.author:  # its formula is code of the program
@@ -174,20 +177,20 @@ def _match_rule(
         if comparison is None:
             continue
         dtypes, differences = comparison
-        bounds_text = _difference_of_bounds(compute, candidate) if compute and len(names) == 2 else ""
+        is_clamp = len(names) == 2  # the class takes min and max
+        bounds_text = _difference_of_bounds(compute, candidate) if compute and is_clamp else ""
         if bounds_text is None:
             continue
         is_changed = any(value != rule.parameters[key] for key, value in parameters)
-        is_clamp = op.name == "clamp" and len(names) == 2
-        is_plain = is_clamp and edge == "closed" and not is_changed and not candidate.case.maximize
+        may_be_familiar = is_clamp and edge == "closed" and not is_changed and not candidate.case.maximize
         call = candidate.write(names, says_default_edge=False).replace("=rules.", "=pseudograd.rules.")
         values = f"({', '.join(f'{key}={value:g}' for key, value in parameters)})" if is_changed else ""
         meaning = op.name if len(op.rules) == 1 else f'{op.name} with rule "{rule.name}{values}"'
         meaning += "" if rule.ignores_edge or edge == op.default_edge else f' and edge "{edge}"'
         instead = f"import pseudograd  # pseudograd.{public_path(op.name)}({call.partition('(')[2]}"
-        refusal = _difference_of_crossed_bounds(compute) if compute and is_clamp else ""
-        differences = (*differences, *filter(None, (bounds_text, refusal)))
-        yield Match(meaning, instead, _familiar_class(rule) if is_plain else None, dtypes, differences)
+        crossed_text = _difference_of_crossed_bounds(compute) if compute and is_clamp else ""
+        differences = (*differences, *filter(None, (bounds_text, crossed_text)))
+        yield Match(meaning, instead, _familiar_class(rule) if may_be_familiar else None, dtypes, differences)
 
 
 def _familiar_class(rule: Rule) -> str | None:
@@ -226,13 +229,12 @@ def _compare(
     evaluate: Evaluate, candidate: Candidate, numbers: tuple[Numbers, ...], others_of: OthersOf
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The dtypes in which value and gradient are equal to the bit, and the differences at extreme numbers. None if the class is another
-    function.
-
-    A class that blocks a grad for its size is another function: it has to pass every size where the rule passes both signs of grad.
+    function, for example one that blocks an extreme grad at an x where the rule passes both signs of grad.
     """
     dtypes: list[str] = []
-    # One example for each cause: a dtype, an x or a grad that is not finite, a small grad.
-    differences: dict[str, str] = {}
+    differences: dict[
+        str, str
+    ] = {}  # an example for each cause: a dtype, an x or a grad that is not finite, a small grad
     for name, dtype in DTYPES.items():
         is_exact = True
         for exact in numbers if dtype == torch.float32 else numbers[:1]:
@@ -256,17 +258,20 @@ def _compare(
                 differences[name] = f"{name} is refused"
                 continue
             y_ours, grad_ours = ours.pull(x, grad)
-            passes = torch.stack([ours.pull(x, torch.full_like(x, sign))[1] for sign in (1.0, -1.0)]).ne(0).all(0)
+            passes_both = torch.stack([ours.pull(x, torch.full_like(x, sign))[1] for sign in (1.0, -1.0)]).ne(0).all(0)
             wrong = ~are_equal(grad_x, grad_ours)
-            is_other = _far(grad_x, grad_ours) & (is_usual | (passes & x.isfinite() & grad_x.isfinite()))
+            is_other = _far(grad_x, grad_ours) & (is_usual | (passes_both & x.isfinite() & grad_x.isfinite()))
             is_other |= _far(y, y_ours) & is_usual
-            if ours.case.op.rule_set != "step":
+            if ours.case.op.rule_set != "step":  # a step may have any value where x is NaN
                 is_other |= y_ours.isnan() & ~y.isnan()
             is_exact &= not bool((is_usual & (wrong | ~are_equal(y, y_ours))).any())
             if is_other.any() or (dtype == torch.float32 and not is_exact):
                 return None
             for at in wrong.nonzero().flatten().tolist():
-                cause = "x" if not math.isfinite(x[at]) else "" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
+                if not math.isfinite(x[at]):
+                    cause = "x"
+                else:
+                    cause = "small grad" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
                 text = (
                     f"{name}: grad = {grad[at]:g} gives {grad_x[at]:g} instead of {grad_ours[at]:g} at x = {x[at]:.5g}"
                 )

@@ -1,5 +1,4 @@
-"""Find the lines that decide whether a program passes, if it behaves differently under another rule or edge: run it again and again, with
-the change at some of its lines.
+"""Find the lines that decide whether a program passes: run it again and again, with another rule or edge at some of its lines.
 
 Calls at one line are told apart by the path that leads to them: several lines of a program may lead to a line of a library, and perhaps
 only some of them matter.
@@ -35,8 +34,8 @@ from .whole_program import Following, contexts
 
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _SHOWN = 5  # lines of stderr
-# How often the answer, and the answer without each of its lines, is repeated: the first verdict of these runs may be chance. If 1 verdict
-# in 10 is wrong by chance, then 3 answers in 100 are. The two runs at the beginning are repeated once.
+# How often the run with the answer, and each run with one line less, is repeated: its first verdict may be chance. If 1 verdict in 10 is
+# wrong by chance, then 3 answers in 100 are.
 _REPEATS = 2
 FOUND, SAME, RANDOM = "found", "the change decides nothing", "the program does not repeat"
 Key = tuple[str, ...]
@@ -55,19 +54,19 @@ class CallSite:
     calls: int = field(default=0, compare=False)
 
     def callers(self, others: Iterable[CallSite]) -> tuple[str, ...]:
-        """The nearest caller that tells this path from the others which lead to the same line; several callers if no single one does."""
-        same = [other for other in others if other.where == self.where and other.path != self.path]
-        differing = [
-            [other for other in same if at >= len(other.path) or other.path[at] != line]
-            for at, line in enumerate(self.path)
-        ]
+        """The callers that tell this path from the other paths to the same line: as few as possible, the nearest ones first."""
+        rivals = [other for other in others if other.where == self.where and other.path != self.path]
+
+        def has_same_caller(other: CallSite, at: int) -> bool:
+            return at < len(other.path) and other.path[at] == self.path[at]
+
         chosen: list[int] = []
-        while same and differing:
-            best = max(range(len(self.path)), key=lambda at: sum(other in differing[at] for other in same))
-            rest = [other for other in same if other not in differing[best]]
-            if len(rest) == len(same):
+        while rivals and self.path:
+            left_by_caller = [[other for other in rivals if has_same_caller(other, at)] for at in range(len(self.path))]
+            best = min(range(len(self.path)), key=lambda at: len(left_by_caller[at]))
+            if len(left_by_caller[best]) == len(rivals):
                 break  # the other paths begin with this path
-            same = rest
+            rivals = left_by_caller[best]
             chosen.append(best)
         return tuple(self.path[at] for at in sorted(chosen))
 
@@ -75,8 +74,8 @@ class CallSite:
 @dataclass(frozen=True)
 class Bisection:
     """outcome: "found", or why nothing is. passes: does the program pass as it is, and with the change everywhere? decide: a set of call
-    sites that is enough, each of which is needed. places: all call sites that the change reached. is_alone: does the program behave as
-    without the change if all other sites are changed? stderr: the last lines of a run that fails.
+    sites that is enough, each of which is needed. places: all call sites that the change reached. is_alone: with the change at all other
+    sites, does the program behave as it is? stderr: the last lines of a run that fails.
     """
 
     change: str
@@ -150,8 +149,8 @@ def bisect(
         checked_by: a shell command that is run after each run of the program; its exit status is the verdict instead.
         on_run: called after each run with its number, how many places were changed, of how many, and whether it passed.
     Returns: what decides. The runs that say so are repeated; a verdict that differs then is the outcome "the program does not repeat".
-        At last the change is made everywhere else. Each run is a process of its own, in which compiled code runs eagerly, so that its
-        lines are known, and gets the whole standard input.
+        The last run has the change everywhere else. Each run is a process of its own and gets the whole standard input. Compiled code runs
+        eagerly there, so that its lines are known.
     Raises: ValueError for a program that is not there, or an unknown rule or edge.
     Source: delta debugging, Zeller & Hildebrandt (2002).
     """
@@ -169,7 +168,7 @@ def bisect(
 def _contexts(pin: str | None, overrides: Sequence[str]) -> list[Rewriting]:
     """The contexts that make the change. Raises an error for the pin to a framework, which has no call sites."""
     changes = contexts(pin, overrides, "bisect")
-    if any(context.kinks and not context.replacements for context in changes):
+    if any(context.conventions and not context.replacements for context in changes):
         raise ValueError(must("bisect", "pin", "be an edge or a version of torch", pin))
     return changes
 
@@ -187,7 +186,8 @@ def _search(label: str, runner: _Runner) -> Bisection:
         return answer(SAME if is_repeatable else RANDOM)
     smallest = _find_smallest(lambda keys: runner.run(keys) == everywhere, list(runner.sites))
     without_one = [[key for key in smallest if key != left_out] for left_out in smallest] if len(smallest) > 1 else []
-    for keys in [smallest, *[smallest, *without_one] * _REPEATS]:
+    repeated = [smallest, *without_one]
+    for keys in [smallest, *(_REPEATS * repeated)]:
         if (runner.run(keys, again=True) == everywhere) != (keys is smallest):
             return answer(RANDOM)
     others = [key for key in runner.sites if key not in smallest]
@@ -251,9 +251,9 @@ class _Runner:
 
     def run(self, keys: list[Key] | None, again: bool = False) -> bool:
         """Does the program pass with the change at these call sites? None: everywhere. again: run it even if the verdict is known."""
-        known = None if keys is None else frozenset(keys)
-        if known in self.known and not again:
-            return self.known[known]
+        changed = None if keys is None else frozenset(keys)
+        if changed in self.known and not again:
+            return self.known[changed]
         job = {"module": __name__, "change": {**self.change, "places": keys}}
         with self._stdin.open_for_run() as stdin:
             run = programs.run(self.command, job, stdin=stdin, is_quiet=True)
@@ -268,7 +268,7 @@ class _Runner:
         if status and not self.stderr:
             self.stderr = run.last_lines(_SHOWN)
         self.count += 1
-        self.known[known] = passes = status == 0
+        self.known[changed] = passes = status == 0
         self.on_run(self.count, len(self.sites) if keys is None else len(keys), len(self.sites), passes)
         return passes
 
@@ -281,7 +281,7 @@ class _Runner:
         for site in itertools.chain.from_iterable(part.content for part in parts):
             key = (site.op, *site.path)
             sites[key] = replace(site, calls=site.calls + (sites[key].calls if key in sites else 0))
-        self.sites = {**sites, **self.sites}
+        self.sites = {**sites, **self.sites}  # the calls are those of the first run that reached the site
 
 
 # --- in the process that runs the program -----------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from .. import dynamo, engine
 from ..listen import frames, hooks, nodes, patches
 from ..torch_table import forms as torch_forms
 from ..torch_table import private as torch_private
-from . import at_once, edges, entered_contexts, mode, pins, report, sites, stand_ins
+from . import edges, entered_contexts, known_calls, mode, pins, report, sites, stand_ins
 from .entered_contexts import Entered
 
 _CALLED_BY_TORCH = (
-    *(at_once, edges, entered_contexts, mode, pins, report, sites, stand_ins, engine, frames, hooks, nodes),
+    *(known_calls, edges, entered_contexts, mode, pins, report, sites, stand_ins, engine, frames, hooks, nodes),
     *(module for name, module in sys.modules.items() if name.startswith("pseudograd.torch_table.")),
 )
 

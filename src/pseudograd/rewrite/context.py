@@ -53,7 +53,7 @@ class _RewriteAtLines(Rewrite):
 class Rewriting:
     """While it is entered, torch's functions get the chosen rules in this thread.
 
-    replacements: by switch, the keyword of `override` or EDGE. kinks: the convention of each family that is pinned.
+    replacements: by switch, the keyword of `override` or EDGE. conventions: the convention of each family that is pinned.
     is_torchs_own: the rules are those of the installed torch. The context then has an effect only inside another one that changes the same
         functions.
     lines: change only the calls at these lines; empty for all calls. Compiled code must run eagerly then, because its lines are not known.
@@ -66,10 +66,10 @@ class Rewriting:
         label: str,
         replacements: dict[str, Replacement],
         is_torchs_own: bool = False,
-        kinks: dict[str, str] | None = None,
+        conventions: dict[str, str] | None = None,
     ) -> None:
         self.replacements = replacements
-        self.kinks = kinks or {}
+        self.conventions = conventions or {}
         self._label = label
         self._is_torchs_own = is_torchs_own
         self._logs: dict[int, Log] = {}
@@ -81,25 +81,27 @@ class Rewriting:
     def __enter__(self) -> Rewriting:
         mode: Rewrite | None = None
         if is_compiling():
-            mode = Rewrite(self.replacements, None, self.kinks)
+            mode = Rewrite(self.replacements, None, self.conventions)
             mode.__enter__()
             self._entries.append(_Entry(0, mode))
             return self
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._decides_anything()
-        kinks, left_to_torch = self.kinks, entered_contexts.NO_FAMILY
-        if kinks:
-            kinks = kinks if entered_contexts.modes() else drop_torchs_own(kinks)
-            left_to_torch = frozenset([name for name, text in self.kinks.items() if text == OWN or name not in kinks])
+        conventions, left_to_torch = self.conventions, entered_contexts.NO_FAMILY
+        if conventions:
+            conventions = conventions if entered_contexts.modes() else drop_torchs_own(conventions)
+            left_to_torch = frozenset(
+                [name for name, text in self.conventions.items() if text == OWN or name not in conventions]
+            )
         if is_idle:
             left_to_torch |= ERA_FAMILIES
-        if kinks or not is_idle:
+        if conventions or not is_idle:
             log = self._logs.get(thread)
             if log is None:
                 log = self._logs[thread] = Log()
             else:
                 log.nodes.start_afresh()
-            mode = (_RewriteAtLines if self.lines else Rewrite)({} if is_idle else self.replacements, log, kinks)
+            mode = (_RewriteAtLines if self.lines else Rewrite)({} if is_idle else self.replacements, log, conventions)
             mode.lines = self.lines
         self._entries.append(_Entry(thread, mode, left_to_torch))
         entered_contexts.enter(mode, left_to_torch)
@@ -108,7 +110,8 @@ class Rewriting:
     def _decides_anything(self) -> bool:
         """Does an outer context change functions that this pin of an edge pins, too?"""
         return any(
-            torch_forms.overlap(self.replacements, outer.replacements) or not EDGE_FAMILIES.isdisjoint(outer.kinks)
+            torch_forms.overlap(self.replacements, outer.replacements)
+            or not EDGE_FAMILIES.isdisjoint(outer.conventions)
             for outer in entered_contexts.modes()
         )
 

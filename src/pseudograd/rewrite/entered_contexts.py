@@ -24,18 +24,18 @@ from .report import Log
 class Entered(TorchFunctionMode):
     """The mode that one entry of a context pushes on torch's stack. The class of `mode.py` derives from it.
 
-    replacements: the rules, by the keyword of `override`. kinks: the conventions, by the family that they pin.
+    replacements: the rules, by the keyword of `override`. conventions: the conventions, by the family that they pin.
     """
 
     take_off: Callable[[object], None] | None = None  # takes only this mode off the stack, after a backward
 
     def __init__(
-        self, replacements: Mapping[str, object], log: Log | None, kinks: dict[str, str] | None = None
+        self, replacements: Mapping[str, object], log: Log | None, conventions: dict[str, str] | None = None
     ) -> None:
         super().__init__()
         self.replacements = replacements
         self.log = log
-        self.kinks = kinks or {}
+        self.conventions = conventions or {}
         self.rewritten: set[object] = set()  # the functions of torch that were rewritten
 
 
@@ -66,12 +66,12 @@ def families_left_to_torch() -> frozenset[str]:
 def is_replaced(form: Form) -> bool:
     """Does a context that is entered in this thread replace what torch does in this form?"""
     names = {*form.switches, *form.names}
-    return any(names & (mode.replacements.keys() | mode.kinks.keys()) for mode in _thread.modes)
+    return any(names & (mode.replacements.keys() | mode.conventions.keys()) for mode in _thread.modes)
 
 
 def is_pinned(family: str) -> bool:
     """Does a context that is entered in this thread pin this family of functions to something else than torch does?"""
-    return any(family in mode.kinks for mode in _thread.modes)
+    return any(family in mode.conventions for mode in _thread.modes)
 
 
 def enter(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
@@ -105,7 +105,7 @@ def leave(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
     is_in_its_thread = mode in _thread.modes
     torch_private.end_mode(mode, is_in_its_thread)
     if not is_in_its_thread:
-        mode.replacements, mode.kinks = {}, {}
+        mode.replacements, mode.conventions = {}, {}
     mode.take_off = None  # the partial refers to the mode
     modes = _thread.modes
     _thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([entry for entry in modes if entry is not mode])

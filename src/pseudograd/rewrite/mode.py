@@ -1,4 +1,4 @@
-"""The mode under which torch's own functions run with another backward rule. Each entry of a context pushes one on torch's stack."""
+"""The mode under which torch's own functions run with another backward rule. A context pushes a new one each time that it is entered."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import torch
 
 from .. import engine
 from ..formula import our_formulas
-from ..listen.hooks import LOST, find_lost_argument
+from ..listen.hooks import LOST_ARGUMENTS, find_lost_argument
 from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
 from ..torch_table.conventions import OWN
-from ..torch_table.forms import KINKED, SPELLINGS, is_pinned_inside
-from ..torch_table.private import is_tracing, node_number, pop_mode, push_mode
+from ..torch_table.forms import SPELLINGS, is_pinned_inside
+from ..torch_table.private import is_tracing, pop_mode, push_mode
 from ..torch_table.records import EDGE, Arguments, Form, Function, Keywords, Spelling, has_rule
 from ..user_function import UserFunction
-from . import at_once, pins, sites
+from . import known_calls, pins, sites
 from .edges import pinned_edge
 from .entered_contexts import Entered
-from .report import LEFT
+from .report import LEFT_BY_FUNCTION
 from .stand_ins import run_stand_in, why_not
 
 _is_compiling, _is_dynamo_compiling = torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling
@@ -28,18 +28,17 @@ _NORM_OF_A_TENSOR = torch.Tensor.norm
 
 
 class Replacement:
-    """The rule of one switch: a name, a rule object or a function of the site. op: the op whose rules it takes; None for a pin, which has
-    a rule of `edges`.
+    """The rule that one switch chose. rule: a name, a rule object, or a function of the site. op: the op of the switch; None for a pin.
 
-    Compiled code reads only strings of it: a number would become a symbol.
+    Compiled code reads the numbers of a rule from text, because Dynamo would make symbols of them.
     """
 
     def __init__(self, rule: Any, op: Op | None = None) -> None:
-        self.by_site = rule if isinstance(rule, sites.RuleBySite) else None
         self.rule = rule
+        self.by_site = rule if isinstance(rule, sites.RuleBySite) else None
         self.op = op
         self.is_pin = op is None
-        self.name: str = rule.name if isinstance(rule, RuleObject) else rule
+        self.name = _name_of(rule)
         self.parameters: tuple[tuple[str, str | UserFunction], ...] = ()
         if isinstance(rule, RuleObject):
             self.parameters = tuple(
@@ -48,7 +47,7 @@ class Replacement:
             )
 
     def call(self, form: Form, primitive: str, rule: Any = None) -> Call | None:
-        """The call with `rule`, or with the rule for all sites. None if this primitive lacks the rule, but others of the switch have it.
+        """The call with `rule`, by default with that of the switch. None if the op of the switch has the rule, but this function lacks it.
 
         Raises the error of an unknown rule, which a function of the site may return.
         """
@@ -58,23 +57,26 @@ class Replacement:
                 rule = RuleObject(self.name, tuple(numbers))
             else:
                 rule = self.rule
-        stands_in = PRIMITIVES[primitive]
-        if isinstance(rule, RuleObject) or rule not in stands_in.rules:
-            other = form.primitive_with(primitive, rule)
-            if other is None and self.op is not None and has_rule(self.op, rule):
+        stand_in = form.primitive_with(primitive, rule)
+        if stand_in is None:
+            if self.op is not None and has_rule(self.op, rule):
                 return None
-            stands_in = other or stands_in
-        return call_for(stands_in, rule, stands_in.default_edge)
+            stand_in = PRIMITIVES[primitive]
+        return call_for(stand_in, rule, stand_in.default_edge)
 
 
-_WRITE_OUT = Replacement(OWN)  # for a function that runs pinned functions inside
+def _name_of(rule: Any) -> Any:
+    return rule.name if isinstance(rule, RuleObject) else rule
+
+
+_ONLY_INSIDE = Replacement(OWN)  # for a function that has no rule itself, but runs pinned functions
 
 
 class Rewrite(Entered):
-    """One entry of a context."""
+    """The mode of one entry of a context."""
 
     replacements: dict[str, Replacement]
-    lines: Sequence[str] = ()  # as in `Rewriting`
+    lines: Sequence[str] = ()  # only the calls at these lines are changed; empty for all calls
 
     def __torch_function__(
         self, func: Function, types: object, args: Arguments = (), kwargs: Keywords | None = None
@@ -84,38 +86,36 @@ class Rewrite(Entered):
         if not _is_dynamo_compiling():
             if type(func) is MethodWrapperType:  # an attribute is read: the most frequent call, and in no table
                 return func(*args, **kwargs)
-            memory = prepared.get(self)
-            known = None if memory is None else memory.get(func)
+            calls_of_function = prepared.get(self)
+            known = None if calls_of_function is None else calls_of_function.get(func)
             if known is not None and not is_tracing():
-                result = at_once.run_known(self, known, args, kwargs)
+                result = known_calls.run_known(self, known, args, kwargs)
                 if result is not None:
                     return result
-        return self._anew(func, args, kwargs)
+        return self._run_unknown(func, args, kwargs)
 
-    def _anew(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
-        """Run a call that `at_once` does not know."""
-        log, is_traced = None if _is_compiling() else self.log, _is_dynamo_compiling()
-        if not is_traced and func in LOST:
-            kwargs = find_lost_argument(func, kwargs)
-        # torch.jit.trace keeps values alone, and its check of the trace would find a difference.
-        if not is_traced and is_tracing():
-            return self._leave_in_trace(func, args, kwargs)
-        if self.kinks and (is_traced or not our_formulas.depth):
+    def _run_unknown(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
+        """Run a call that is not in the table of known calls."""
+        log = None if _is_compiling() else self.log
+        if not _is_dynamo_compiling():
+            if func in LOST_ARGUMENTS:
+                kwargs = find_lost_argument(func, kwargs)
+            if our_formulas.depth:  # a call of the engine's own: neither rewritten nor reported
+                result = func(*args, **kwargs)
+                if log is not None:
+                    log.nodes.mark_all_seen()
+                return result
+            if is_tracing():
+                return self._leave_in_trace(func, args, kwargs)
+        if self.conventions:
             if func is _NORM_OF_A_TENSOR:  # a function in Python, which Dynamo finds in no table
                 func = torch.norm
-            result = pins.run_pinned(self, func, args, kwargs) if KINKED.get(func) is not None else None
+            result = pins.run_pinned(self, func, args, kwargs)
             if result is not None:
                 if log is not None:
-                    log.nodes.forget()
+                    log.nodes.mark_all_seen()
                 return result
         spelling: Spelling | None = SPELLINGS.get(func)
-        if spelling is None and _is_compiling():
-            return func(*args, **kwargs)
-        if not is_traced and our_formulas.depth:  # a call of the engine's own: neither rewritten nor reported
-            result = func(*args, **kwargs)
-            if log is not None:
-                log.nodes.forget()
-            return result
         replacement = None if spelling is None else self._replacement(spelling)
         if spelling is None or replacement is None:
             return func(*args, **kwargs) if log is None else log.watch(self.replacements, func, args, kwargs)
@@ -125,7 +125,7 @@ class Rewrite(Entered):
             return self._run_each(spelling, func, args, kwargs)
         result = self._rewrite(spelling, replacement, func, args, kwargs)
         if log is not None:
-            log.nodes.seen_up_to = node_number()
+            log.nodes.mark_all_seen()
         return result
 
     def _replacement(self, spelling: Spelling) -> Replacement | None:
@@ -133,8 +133,10 @@ class Rewrite(Entered):
         for switch in reversed(form.switches):
             if switch in self.replacements:
                 return self.replacements[switch]
+        # A pin reaches the inside of a function that is written out, and the items of a list whose method an edge pins.
         has_inside = form.write is not None or (form.each and EDGE in form.switches)
-        return _WRITE_OUT if self.kinks and has_inside and is_pinned_inside(form, self.kinks) else None
+        is_pinned = self.conventions and has_inside and is_pinned_inside(form, self.conventions)
+        return _ONLY_INSIDE if is_pinned else None
 
     def _run_each(self, spelling: Spelling, func: Function, args: Arguments, kwargs: Keywords) -> object:
         """Run a function of lists as calls of the method for one tensor; torch's own function if no derivative is recorded."""
@@ -152,7 +154,7 @@ class Rewrite(Entered):
         result, form = None, spelling.form
         if form.write is not None and values is not None and engine.is_recording(*_flat(values)):
             result = form.write(self._run_inside, *values)
-        if isinstance(result, str):
+        if isinstance(result, str):  # the reason why torch has to run the call
             return self._leave_to_torch(spelling, "", result, func, args, kwargs)
         if result is None:
             if _is_compiling() and engine.is_recording(*_flat((*args, *kwargs.values()))):
@@ -160,7 +162,7 @@ class Rewrite(Entered):
                     self.note(name, form.switches, "", f"inside {spelling.name}, which torch runs as one call")
             return func(*args, **kwargs) if log is None else log.watch(self.replacements, func, args, kwargs)
         if log is not None:
-            log.nodes.forget()
+            log.nodes.mark_all_seen()
         return result
 
     def _run_inside(self, function: Function, *values: object) -> object:
@@ -191,10 +193,10 @@ class Rewrite(Entered):
         if replacement.by_site is not None:
             rule = replacement.by_site.rule(spelling, name, inputs)
             if rule is None:
-                return self._leave_to_torch(spelling, "", LEFT, func, args, kwargs)
+                return self._leave_to_torch(spelling, "", LEFT_BY_FUNCTION, func, args, kwargs)
         call = replacement.call(spelling.form, name, rule)
         if call is None:
-            lacking = replacement.name if rule is None else rule.name if isinstance(rule, RuleObject) else rule
+            lacking = replacement.name if rule is None else _name_of(rule)
             return self._leave_to_torch(spelling, lacking, f"{name} has no rule {lacking}", func, args, kwargs)
         if call.primitive.name != name:
             inputs = call.primitive.inputs_of(PRIMITIVES[name], inputs)
@@ -204,8 +206,8 @@ class Rewrite(Entered):
             return self._leave_to_torch(spelling, text, why, func, args, kwargs)
         self.note(spelling.name, spelling.form.switches, text, None)
         result = run_stand_in(call, inputs, in_place)
-        if self.log is not None and rule is None and not _is_compiling():
-            at_once.remember_call(self, func, args, kwargs, spelling.name, text, call, inputs, in_place)
+        if self.log is not None and replacement.by_site is None and not _is_compiling():
+            known_calls.remember_call(self, func, args, kwargs, spelling.name, text, call, inputs, in_place)
         return result
 
     def _leave_to_torch(
@@ -215,13 +217,14 @@ class Rewrite(Entered):
         return func(*args, **kwargs)
 
     def _leave_in_trace(self, func: Function, args: Arguments, kwargs: Keywords) -> object:
+        """Let torch.jit.trace record torch's own function: the trace would drop the rule, and torch's check of the trace would fail."""
         spelling = SPELLINGS.get(func)
-        if spelling is not None and not our_formulas.depth and self._replacement(spelling) is not None:
+        if spelling is not None and self._replacement(spelling) is not None:
             self.note(spelling.name, spelling.form.switches, "", "torch.jit.trace keeps the values and drops the rule")
         return func(*args, **kwargs)
 
     def note(self, op: str, switches: tuple[str, ...], rule: str, why: str | None) -> None:
-        """Note a call for the report. switches: those that act on the function. why: as in `Log.count`."""
+        """Note a call for the report. switches: those that act on the function. why: why torch ran it; None if it was rewritten."""
         if _is_compiling():
             sites.note_compiled(op, switches, rule, why)
         elif self.log is not None:

@@ -61,16 +61,16 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     label = f"pin_edge({', '.join([*arguments, *(f'{name}={value!r}' for name, value in families.items())])})"
     own = {name: _parse_convention(name, value) for name, value in families.items()}
     if edge is None:
-        return Rewriting(label, {}, kinks=prepare(own))
+        return Rewriting(label, {}, conventions=prepare(own))
     if edge in FRAMEWORKS:
-        return Rewriting(label, {}, kinks=prepare({**_framework_conventions(edge, nan), **own}))
+        return Rewriting(label, {}, conventions=prepare({**_framework_conventions(edge, nan), **own}))
     named = edge if edge in SHARES else era_named(edge)
     if named is None:
         raise unknown_name("pin_edge", "edge", _EDGES, edge)
     era = installed_era()
-    kinks = prepare({**(_era_conventions(named, era) if named in ERAS else {}), **own})
+    conventions = prepare({**(_era_conventions(named, era) if named in ERAS else {}), **own})
     replacement = Replacement(edges.rule_named(named, era))
-    return Rewriting(label, {EDGE: replacement}, is_torchs_own=named == era, kinks=kinks)
+    return Rewriting(label, {EDGE: replacement}, is_torchs_own=named == era, conventions=conventions)
 
 
 def _era_conventions(era: str, installed: str) -> dict[str, str]:

@@ -24,30 +24,30 @@ class Pinning(Protocol):
     """A mode that pins conventions, by family, and notes the calls that they change."""
 
     @property
-    def kinks(self) -> Mapping[str, str]: ...
+    def conventions(self) -> Mapping[str, str]: ...
     def note(self, op: str, switches: tuple[str, ...], rule: str, why: str | None) -> None: ...
 
 
-def prepare(kinks: dict[str, str]) -> dict[str, str]:
-    """Make the rules of these conventions, by family, in advance: compiled code cannot make them. Returns `kinks`."""
-    for family, convention in kinks.items():
+def prepare(conventions: dict[str, str]) -> dict[str, str]:
+    """Make the rules of these conventions, by family, in advance: compiled code cannot make them. Returns `conventions`."""
+    for family, convention in conventions.items():
         make_rules(FAMILIES[family], convention)
         if convention in ERAS:
             edges.rule_named(convention, convention)
-    return kinks
+    return conventions
 
 
-def drop_torchs_own(kinks: dict[str, str]) -> dict[str, str]:
+def drop_torchs_own(conventions: dict[str, str]) -> dict[str, str]:
     """The conventions that the installed torch does not have by itself."""
-    return {name: text for name, text in kinks.items() if not is_torchs_own(FAMILIES[name], text)}
+    return {name: text for name, text in conventions.items() if not is_torchs_own(FAMILIES[name], text)}
 
 
 def run_pinned(mode: Pinning, func: Function, args: Arguments, kwargs: Keywords) -> Any:
     """The result of a call under the conventions of a mode; None if torch has to run it."""
-    for kinked in KINKED[func]:
+    for kinked in KINKED.get(func, ()):
         if kinked.kink.write is not None:
             result = _write(mode, kinked, func, args, kwargs)
-        elif kinked.kink.pick is not None or kinked.family in mode.kinks:
+        elif kinked.kink.pick is not None or kinked.family in mode.conventions:
             result = _run_primitive(mode, kinked, args, kwargs)
         else:
             continue
@@ -66,7 +66,7 @@ def _run_primitive(mode: Pinning, kinked: Kinked, args: Arguments, kwargs: Keywo
     family = kinked.family
     if kinked.kink.pick is not None:
         family, name = kinked.kink.pick(None, inputs) or (family, name)
-    convention = mode.kinks.get(family)
+    convention = mode.conventions.get(family)
     call = None if convention is None else call_of(convention, name, inputs, in_place)
     if call is None:
         return None
@@ -88,7 +88,7 @@ def call_of(convention: str, name: str, inputs: Inputs, in_place: bool = False) 
 
 
 def _write(mode: Pinning, kinked: Kinked, func: Function, args: Arguments, kwargs: Keywords) -> object:
-    convention = mode.kinks.get(kinked.family)
+    convention = mode.conventions.get(kinked.family)
     if convention is None or convention == OWN:
         return None
     spelling = kinked.spelling

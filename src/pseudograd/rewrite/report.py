@@ -17,7 +17,7 @@ from ..torch_table.records import Form
 from ..wording import counted
 
 _SCRIPT = "torch::jit::"
-LEFT = "chosen by the function of the site"  # the reason of a call that the function left to torch
+LEFT_BY_FUNCTION = "chosen by the function of the site"  # the reason of a call that the function left to torch
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ def make_report(label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
     calls = [entry for log in logs for entry in log.entries()]
     rewritten = _joined([entry for entry in calls if isinstance(entry, Rewritten)])
     others = _joined([entry for entry in calls if isinstance(entry, Missed)])
-    missed, left = (tuple([entry for entry in others if (entry.why == LEFT) is is_left]) for is_left in (False, True))
+    missed, left = (
+        tuple([entry for entry in others if (entry.why == LEFT_BY_FUNCTION) is is_left]) for is_left in (False, True)
+    )
     return Report(label, rewritten, missed, is_torchs_own, left)
 
 

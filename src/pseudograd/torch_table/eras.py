@@ -35,9 +35,10 @@ class Slopes(NamedTuple):
 class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
-    edge: that of number bounds. of_fmax: the share of x in fmin and fmax at a tie; the other input gets the rest.
-    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, for two bounds and
-        for a min alone; None for both if only the formula says it.
+    edge: our name for what x gets at a bound that is a number. of_fmax: the share that x gets in fmin and fmax at a tie; the other input
+        gets the rest.
+    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, with two bounds and
+        with a min alone; an era has either both or none.
     """
 
     name: str
@@ -72,9 +73,9 @@ def _pull_since_2_14(grad: Tensor, x: Tensor, min: Tensor | None, max: Tensor | 
     if max is None or min is None:
         bound = min if max is None else max
         assert bound is not None, "one of the two is a bound"
-        passes, replaced = (x < bound, x > bound) if max is None else (x > bound, x < bound)
-        tied = torch.where(x == bound, half, grad)
-        to_x, to_bound = torch.where(passes, 0.0, tied), torch.where(replaced, 0.0, tied)
+        is_outside, is_inside = (x < bound, x > bound) if max is None else (x > bound, x < bound)
+        share = torch.where(x == bound, half, grad)
+        to_x, to_bound = torch.where(is_outside, 0.0, share), torch.where(is_inside, 0.0, share)
         return (to_x, to_bound, None) if max is None else (to_x, None, to_bound)
     apart, ordered = min < max, min <= max
     split = apart & ((x == min) | (x == max))
@@ -87,11 +88,11 @@ def _pull_since_2_14(grad: Tensor, x: Tensor, min: Tensor | None, max: Tensor | 
 
 def pieces_of_min(beyond: Split, at: Split, within: Split, nan: Split, bound_nan: Split) -> Pieces:
     """The pieces for a min alone: x beyond it, at it, within it; x is NaN; the bound is NaN, whatever x is."""
-    return Pieces(*[within] * 16)._replace(
-        below=beyond, at_min=at, below_point=beyond, at_point=at, nan=nan, with_nan=bound_nan
-    )
+    everywhere = Pieces(*[within] * len(Pieces._fields))
+    return everywhere._replace(below=beyond, at_min=at, below_point=beyond, at_point=at, nan=nan, with_nan=bound_nan)
 
 
+# By the regions of `Pieces`, which explains their names.
 _UNTIL_2_13 = Pieces(
     below=ALL_TO_MIN,
     at_min=ALL_TO_X,
@@ -120,18 +121,18 @@ _SINCE_2_14 = _UNTIL_2_13._replace(
     nan_crossed=Split(1.0, max=1.0),
 )
 _TO_BOTH = Split(1.0, min=1.0)
-_ONE_UNTIL_2_13 = pieces_of_min(ALL_TO_MIN, ALL_TO_X, ALL_TO_X, nan=TO_NOBODY, bound_nan=TO_NOBODY)
-_ONE_SINCE_2_14 = pieces_of_min(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_TO_BOTH, bound_nan=_TO_BOTH)
+_MIN_UNTIL_2_13 = pieces_of_min(ALL_TO_MIN, ALL_TO_X, ALL_TO_X, nan=TO_NOBODY, bound_nan=TO_NOBODY)
+_MIN_SINCE_2_14 = pieces_of_min(ALL_TO_MIN, Split(0.5, min=0.5), ALL_TO_X, nan=_TO_BOTH, bound_nan=_TO_BOTH)
 
 CLOSED_ERA, OPEN_ERA = "torch<=2.13", "torch>=2.14"
-# The versions of torch that the suite runs on; Makefile reads this line. A remark for a version names it as "torch 2.8" does.
+# The versions of torch that the suite runs on; Makefile reads this line. Comments on what one version needs name it as "torch 2.8".
 SUPPORTED = tuple("2.8.0 2.10.0 2.13.0 2.14.1 2.15.0".split())  # noqa: SIM905  one line
 FIRST, LAST = (2, 8), (2, 15)  # the versions that were measured
 ERAS: dict[str, Era] = {  # from the oldest on
     era.name: era
     for era in (
-        Era(CLOSED_ERA, FIRST, "closed", 1.0, _pull_until_2_13, _UNTIL_2_13, _ONE_UNTIL_2_13),
-        Era(OPEN_ERA, (2, 14), "open", 0.5, _pull_since_2_14, _SINCE_2_14, _ONE_SINCE_2_14),
+        Era(CLOSED_ERA, FIRST, "closed", 1.0, _pull_until_2_13, _UNTIL_2_13, _MIN_UNTIL_2_13),
+        Era(OPEN_ERA, (2, 14), "open", 0.5, _pull_since_2_14, _SINCE_2_14, _MIN_SINCE_2_14),
     )
 }
 
@@ -163,13 +164,14 @@ def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> 
 
     Raises ValueError for a version that was never measured, and where the versions that are meant belong to several eras.
     """
-    if not isinstance(text, str) or text in ERAS:
-        return text if isinstance(text, str) else None
+    if not isinstance(text, str):
+        return None
+    if text in ERAS:
+        return text
     match = re.fullmatch(_VERSIONS, text.strip())
     if match is None:
         return None
-    last = max(LAST, *(era.since for era in ERAS.values()))
-    measured = {f"{FIRST[0]}.{minor}": (FIRST[0], minor) for minor in range(FIRST[1], last[1] + 1)}
+    measured = {f"{FIRST[0]}.{minor}": (FIRST[0], minor) for minor in range(FIRST[1], LAST[1] + 1)}
     if match["version"] not in measured:
         known = f"name a version from {next(iter(measured))} to {[*measured][-1]}, which were measured"
         raise ValueError(must(where, argument, known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
@@ -207,8 +209,9 @@ def _clamp_node() -> Any:
 @constant_result
 @functools.cache
 def installed_era() -> str:
-    """The era of the installed torch, outside every mode: that of its version if it does what that era does at a number bound, else the era
-    that does. The node is called without a backward, which a listener would count.
+    """The era whose gradient at a number bound is that of the installed torch, outside every mode; if several have it, that of the version.
+
+    The node is called without a backward, which a listener would count.
     """
     share = outside_every_mode(lambda: float(_clamp_node().grad_fn(torch.ones(1))))
     of_version = era_of(torch.__version__)

@@ -1,6 +1,6 @@
 """All private names of torch that the library uses. If torch lacks one, a fallback keeps ops right, and `pseudograd doctor` lists it.
 
-For example, if torch does not tell whether a transform is active, every call takes the lowering that serves transforms, too.
+For example, if torch does not tell whether a transform is active, every call runs in the slower way that serves transforms, too.
 The file is long because no other file uses anything private of torch.
 """
 
@@ -54,7 +54,7 @@ def _attribute(
 ) -> Callable[[object], Any]:
     """A function that reads this private attribute of a node, tensor or class. It returns the default if there is no such attribute.
 
-    is_there: does this torch have it? By default: has the class Tensor?
+    is_there: does this torch have it? By default: does the class Tensor have it?
     """
     attribute = name.rpartition(".")[2]
     NAMES.append(Name(name, without, is_there or (lambda: hasattr(Tensor, attribute))))
@@ -108,7 +108,7 @@ _NO_DISPATCH = Tensor.__torch_dispatch__
 
 
 def is_opaque(value: object) -> bool:
-    """Does its class intercept each call, as that of a fake tensor, so that nobody can read its numbers? A DTensor has a plain part."""
+    """Does its class intercept each call, so that nobody can read its numbers, as with a fake tensor? Not a DTensor, which has a local part."""
     if type(value) is Tensor or type(value) is nn.Parameter:
         return False
     dispatch = getattr(type(value), "__torch_dispatch__", _NO_DISPATCH)
@@ -141,8 +141,8 @@ _FUNCTORCH = (
     *("maybe_get_level", "_add_batch_dim", "is_gradtrackingtensor", "_wrap_for_grad", "_unwrap_for_grad"),
 )
 _functions = [_find(f"torch._C._functorch.{name}", _NO_FORWARD_MODE, None) for name in _FUNCTORCH]
-_interpreters, _kinds, _is_batched_here, _unwrapped, _batched_dimension, *_others = _functions
-_level_of, _batched, _is_wrapped_for_grad, _wrapped_for_grad, _unwrapped_for_grad = _others
+_interpreters, _kinds, _is_batched_here, _unwrapped, _batched_dimension = _functions[:5]
+_level_of, _batched, _is_wrapped_for_grad, _wrapped_for_grad, _unwrapped_for_grad = _functions[5:]
 _forward_mode_enabled = _find("torch.autograd.forward_ad._set_fwd_grad_enabled", _NO_FORWARD_MODE, None)
 has_forward_mode = None not in (*_functions, _forward_mode_enabled)
 is_wrapped: Callable[[Tensor], bool] = _find(
@@ -187,21 +187,24 @@ def levels_of(value: Tensor) -> Iterator[Tensor]:
 
 
 def physical(value: Tensor) -> Tensor:
-    """The tensor inside all wrappers of transforms, with the dimensions that vmap hides in front; of a distributed one, the local part."""
-    dimensions = []  # those that vmap hides, by the tensor in the wrapper
+    """The tensor inside all wrappers of transforms, with the dimensions that vmap hides in front; of a DTensor, the local part.
+
+    Call it where no transform is active.
+    """
+    dimensions = []  # those that vmap hides, the outermost first
     while is_wrapped(value):
         if _unwrapped is None:
             return value
         if _is_batched_here(value):
             dimensions.append(_batched_dimension(value))
         value = _unwrapped(value)
-    for front, dimension in enumerate(reversed(dimensions)):  # here no transform may be active
+    for front, dimension in enumerate(reversed(dimensions)):
         value = value.movedim(front + dimension, front)
     return value if type(value) is Tensor else local(value)
 
 
 def below_wrappers(value: Tensor) -> Tensor:
-    """The tensor inside all wrappers of transforms. Unlike that of `physical` it is not changed, so it has the node that made it."""
+    """The tensor inside all wrappers of transforms, as it is there. (`physical` returns a view, which has another node.)"""
     *_, value = levels_of(value)
     return value
 
@@ -287,7 +290,7 @@ def take_off_the_stack(mode: object) -> bool:
 
 
 def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
-    """End the context of a mode, in whatever order. If a context of torch has popped this mode in place of its own, pop that one."""
+    """End the context of a mode, in whatever order. If the mode is gone, a context of torch has popped it in place of its own mode: pop that."""
     if not has_mode_stack:
         TorchFunctionMode.__exit__(mode, None, None, None)
     elif not take_off_the_stack(mode) and is_in_its_thread and mode_count():
@@ -311,7 +314,8 @@ def without_dispatch_modes() -> Iterator[None]:
 
 
 def outside_of_transforms() -> AbstractContextManager[object]:
-    """A context in which no transform of torch.func sees the calls. If one is active, torch has imported this module."""
+    """A context in which no transform of torch.func sees the calls."""
+    # A transform imports this module before it is active.
     module = sys.modules.get("torch._functorch.pyfunctorch")
     context = getattr(module, "temporarily_clear_interpreter_stack", nullcontext)
     return context()
@@ -516,7 +520,7 @@ number_of: Callable[[Any], int] = methodcaller("_sequence_nr")
 
 
 def saved(node: object, name: str, *default: object) -> Any:
-    """The value that a node of torch has saved under this name. Without one: the default, or an AttributeError if there is none.
+    """The value that a node of torch has saved under this name. If it has saved none: the default, or an AttributeError without a default.
 
     RuntimeError if code of the program would run again to unpack it: a hook, or the forward of a checkpoint.
     """

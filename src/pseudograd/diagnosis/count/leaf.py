@@ -26,9 +26,9 @@ from ...torch_table.private import (
 from .names import Names
 from .norms import Sizes, is_power_of_two
 
-# A mask costs a byte for each entry, so in a tensor with more entries each row counts as one entry.
-_ENTRIES_BY_ROW = 2**22
-_ENTRIES_OF_TABLE = 2**18  # a table with more entries is not worth the search for the op that drops some
+# A mask costs a byte for each entry. In a tensor with more entries than this, each row counts as one entry.
+_MOST_SINGLE_ENTRIES = 2**22
+_LARGEST_TABLE = 2**18  # entries; in a larger lookup table, nobody searches for the op that drops some gradients
 MOST_IN_WARM_UP = 10  # backwards in a row for which a scaler may skip the step, until its scale fits
 _HAS_DISTRIBUTED = torch.distributed.is_available()
 Key = TypeVar("Key")
@@ -78,16 +78,16 @@ class Missing(NamedTuple):
 
 
 class Entries:
-    """Which entries of a parameter ever got a gradient: a mask, until every entry had one. For other tensors, a single flag."""
+    """Which entries of a tensor ever got a gradient: in detail a mask, until every entry had one; otherwise one flag for the tensor."""
 
     def __init__(self, is_detailed: bool) -> None:
-        self.looks = 0
-        self.is_complete = False
+        self.looks = 0  # the gradients that were looked at
+        self.is_complete = False  # can no later gradient change the answers?
         self._is_detailed = is_detailed
         self._had_gradient = EverTrue()  # did any gradient differ from 0?
         self._mask: Tensor | None = None
         self._counts_rows = False  # one entry for each row
-        # Of entries that ever had a gradient, if the mask was read since the last gradient.
+        # The number of entries that had a gradient; None if the mask was not read since the last gradient.
         self._count: int | None = None
         self._missing: Missing | None = None  # of a parameter that is gone
 
@@ -100,7 +100,7 @@ class Entries:
         if grad.layout is not torch.strided or not self._is_detailed:
             self._had_gradient.add_nonzero(grad)
             return
-        nonzero = _nonzero(grad)
+        nonzero = _mask_of(grad)
         if self._mask is None:
             self._mask, self._counts_rows = nonzero, nonzero.shape != grad.shape
         elif self._mask.shape == nonzero.shape:
@@ -137,7 +137,7 @@ class Entries:
             self.drop()
 
     def count_with_gradient(self) -> int:
-        """The number of entries that ever had a gradient. Waits for a device that was not read."""
+        """The number of entries of the mask that ever had a gradient. Waits for the device if the mask was not read yet."""
         if self._count is None and self._mask is not None:
             return int(torch.count_nonzero(self._mask))
         return self._count or 0
@@ -156,7 +156,9 @@ class Entries:
     @property
     def had_gradient(self) -> bool:
         """Did any entry get a gradient? Waits for the device."""
-        return self._had_gradient.is_certain or bool(self._had_gradient if self._mask is None else self._mask.any())
+        if self._had_gradient.is_certain or self._mask is None:
+            return bool(self._had_gradient)
+        return bool(self._mask.any())
 
     @property
     def mask(self) -> Tensor | None:
@@ -173,8 +175,9 @@ class Entries:
         return Missing(mask.numel(), without, rows.numel(), int(torch.count_nonzero(~rows))) if without else None
 
 
-def _nonzero(grad: Tensor) -> Tensor:
-    return grad.flatten(1).any(1) if grad.numel() > _ENTRIES_BY_ROW and grad.dim() > 1 else grad != 0
+def _mask_of(grad: Tensor) -> Tensor:
+    """Which entries differ from 0? In a large tensor: which rows have such an entry?"""
+    return grad.flatten(1).any(1) if grad.numel() > _MOST_SINGLE_ENTRIES and grad.dim() > 1 else grad != 0
 
 
 class Leaf:
@@ -194,7 +197,9 @@ class Leaf:
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.gradients = 0
         self.sizes: Sizes | None = None
-        self.broken: dict[Leaf, None] = {}  # shared by all leaves: those that got nan or inf in this backward
+        self.broken: dict[
+            Leaf, None
+        ] = {}  # `Leaves` puts the dict of all leaves here: those with nan or inf in this backward
         self.entries = Entries(self.is_parameter)
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
@@ -205,9 +210,9 @@ class Leaf:
         self.is_in_optimizer = False  # does an optimiser that took a step have it?
         self.is_stepped = False  # was there a step with a rate other than 0?
         self.ascends = False  # does its optimiser maximise?
-        self.stepped_after: int | None = None  # the number of backward passes before the first such step
+        self.stepped_after: int | None = None  # the number of backward passes before the first step with such a rate
         self.zero_factor: Leaf | None = None  # a parameter that is 0, and that multiplies every use of this one
-        self.is_frozen = False  # while an optimiser has it
+        self.is_frozen = False  # does it require no gradient although an optimiser has it?
         self.step_saw_gradient = EverTrue()  # did an optimiser see a gradient other than 0?
         self.step_missed_gradient = EverTrue()  # did an optimiser see no gradient although one had just arrived?
         self.taken_at: Location | None = None  # the call that took such a gradient away
@@ -250,12 +255,12 @@ class Leaf:
     def misses_many(self) -> bool:
         """Are so many entries missing that a search for the line that drops them is worth it?"""
         mask = self.entries.mask
-        if mask is None or is_recorded(mask):
+        if mask is None or is_recorded(mask):  # the values of a CUDA graph cannot be read
             return False
-        most = mask.numel() / 2
+        entries = mask.numel()
         if self.is_looked_up:
-            most = mask.numel() if mask.numel() <= _ENTRIES_OF_TABLE else 0
-        return 0 < self.entries.count_with_gradient() <= most
+            return entries <= _LARGEST_TABLE and self.entries.count_with_gradient() > 0
+        return 0 < self.entries.count_with_gradient() <= entries / 2
 
     @property
     def _awaits_step(self) -> bool:

@@ -184,7 +184,7 @@ class Recorder(Subscriber):
         if local.function is None and self.hears() and not our_formulas.depth:
             self._end_rest()
             self._attach(node)
-            local.ranges.forget()
+            local.ranges.mark_all_seen()
 
     def _attach(self, node: GraphNode, location: Location | None = None) -> None:
         """Attach a hook to a node, unless it needs none. location: None for the line that runs now."""
@@ -472,7 +472,7 @@ class Recorder(Subscriber):
             own_nodes = nodes.nodes_of(result)
         for node in own_nodes:
             self._attach(node)
-        self._local.thread.ranges.forget()
+        self._local.thread.ranges.mark_all_seen()
 
     @harmless("a swap of tensors")
     def on_swap(self, tensor: Tensor, other: Tensor) -> Callable[[object], None]:

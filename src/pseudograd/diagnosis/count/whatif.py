@@ -92,7 +92,7 @@ def questions(whatif: Mapping[str, object] | None) -> list[WhatIf]:
             remedy = f"{error} Write {{{DEFAULT_RULE!r}: dict(clamp={DEFAULT_RULE!r})}} or {{'newer': 'torch>=2.14'}}"
             text = must("diagnose", argument, "be what override or pin_edge takes", change, remedy)
             raise ValueError(text) from error
-        if context.kinks and not context.replacements:
+        if context.conventions and not context.replacements:
             remedy = "A what-if cannot pin a framework: run the program under pin_edge and compare"
             raise ValueError(must("diagnose", argument, "be about clamps or an op of override", change, remedy))
         if any(replacement.by_site is not None for replacement in context.replacements.values()):

@@ -93,7 +93,7 @@ def test_a_call_that_was_made_before_is_not_read_anew(
 ) -> None:
     """Whichever tensors ask for a gradient. Attributes are read each time, and so are tensors that come in another order."""
     tensors = inputs(size)
-    own = Rewrite._anew
+    own = Rewrite._run_unknown
 
     def refuse(self: Rewrite, func: Any, args: Any, kwargs: Any) -> object:
         assert SPELLINGS.get(func) is None, "it is read anew"
@@ -105,7 +105,7 @@ def test_a_call_that_was_made_before_is_not_read_anew(
     with CONTEXTS[context]():
         for _ in range(3):
             WAYS[way](*tensors)
-        monkeypatch.setattr(Rewrite, "_anew", refuse)
+        monkeypatch.setattr(Rewrite, "_run_unknown", refuse)
         for leaf in asking if not is_alike else ():
             y = WAYS[way](*[tensor.detach().requires_grad_(tensor is leaf) for tensor in tensors])
             assert y.requires_grad

@@ -122,8 +122,8 @@ def remember_call(
     has_tensors = any(isinstance(value, Tensor) for value in inputs[1:])
     if has_tensors and (argument_ids != input_ids or len(set(input_ids)) < len(input_ids)):
         return  # the key would not tell the tensors apart
-    for kinked in KINKED.get(func, ()) if mode.kinks else ():
-        if kinked.kink.pick or kinked.family in mode.kinks:
+    for kinked in KINKED.get(func, ()) if mode.conventions else ():
+        if kinked.kink.pick or kinked.family in mode.conventions:
             return  # a pin of this kink has to read each call
     try:
         key = _key_of(args, kwargs)
