@@ -85,7 +85,10 @@ def harmless(what: str, otherwise: object = None) -> Callable[[Hook], Hook]:
 
 @harmless("a tensor that was freed")
 def forget(notes: dict[int, Notes], key: int, reference: object) -> None:
-    """Callback of a weak reference: delete the notes that begin with the reference. Another object may have the same id as a key by now."""
+    """Callback of a weak reference: delete the notes of its tensor, which begin with this reference.
+
+    key: the id of the tensor. By now, the notes of another tensor may have the same key.
+    """
     if key in notes and notes[key][0] is reference:
         del notes[key]
 
@@ -109,19 +112,19 @@ def leave(errors: Errors) -> None:
         _listening = tuple(other for other in _listening if other is not errors)
 
 
-def note(what: str, error: Exception, where: object) -> None:
-    """Note an error in `where.noted`; without it, in every diagnosis that is entered. An error of a signal handler is raised again."""
+def note(what: str, error: Exception, owner: object) -> None:
+    """Note an error in `owner.noted`; without that, in every diagnosis that is entered. An error of a signal handler is raised again."""
     raise_for_the_program(error)
-    mine = getattr(where, "noted", None)
-    for errors in (mine,) if isinstance(mine, Errors) else _listening:
+    noted = getattr(owner, "noted", None)
+    for errors in (noted,) if isinstance(noted, Errors) else _listening:
         errors.note(what, error)
 
 
 def raise_for_the_program(error: Exception) -> None:
     """Raise the error again if the handler of a signal raised it, or another thread sent it. Python raises both in the middle of our code.
 
-    The handler is recognised by its arguments: the number of the signal, and the frame that it interrupts. An exception that was sent has
-    a class of the program or of a package, or says that the time is over. Our lines raise none of these.
+    A handler is recognised by its first two arguments: the number of the signal, and the frame that it interrupts. An error that another
+    thread sent is a TimeoutError, or has a class of the program or of a package. Our lines raise no such error.
     """
     trace, interrupted = error.__traceback__, None
     while trace is not None:
@@ -154,7 +157,7 @@ def _describe(error: BaseException) -> str:
 
 # --- computations of ours ---------------------------------------------------------------------------------------------
 
-unheard = Depth()  # above 0 while a diagnosis computes for itself in this thread: then hooks count nothing
+unheard = Depth()  # above 0 while a diagnosis computes for itself in this thread: our hooks count nothing then
 
 
 class quietly:  # noqa: N801  (a context)
@@ -198,9 +201,9 @@ class quietly:  # noqa: N801  (a context)
 
 
 def quiet(what: str) -> Callable[[Hook], Hook]:
-    """Decorator for a hook of a diagnosis: it runs inside `quietly`.
+    """Decorator for a hook of a diagnosis: the hook runs inside `quietly`, and an error is noted and not raised, as by `harmless`.
 
-    It does not run while its diagnosis is off, or while any diagnosis computes for itself in this thread. An error is noted and not raised.
+    The hook does not run while its diagnosis is off, or while any diagnosis computes for itself in this thread.
     what: names the hook in the text of an error. The hook's first argument has `is_on`, and `noted` for the errors.
     """
 
@@ -228,10 +231,9 @@ def show_located(show: Callable[[Any], object], message: Any) -> None:
     """Show a warning. If our frames moved it, issue it again at the line that it would have without us. Then the program's filters, and
     its count of one warning for each line, apply there.
     """
-    caller = sys._getframe(1)
-    frame = (
-        None if caller.f_code is show_located.__code__ else _frame_without_us(caller, message.filename, message.lineno)
-    )
+    caller, frame = sys._getframe(1), None
+    if caller.f_code is not show_located.__code__:  # if it is, the outer one has looked
+        frame = _frame_without_us(caller, message.filename, message.lineno)
     name = "" if frame is None else frame.f_globals.get("__name__", "<string>")
     if frame is None or BETWEEN.match(name):
         if not message.filename.endswith(_OVERRIDES):  # torch itself hides warnings of the functions in this file
@@ -250,7 +252,9 @@ def show_located(show: Callable[[Any], object], message: Any) -> None:
 
 
 def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameType | None:
-    """The frame that would be as deep as the one at this line if our frames were not there. None if it is the same line."""
+    """The frame that the warning would name if our frames were not there: as many steps outwards as the line that it names. None if that is
+    the same line.
+    """
     depth, outer, is_moved = 0, frame, False
     while outer is not None and (outer.f_code.co_filename, outer.f_lineno) != (file, line):
         is_moved = is_moved or is_ours(outer.f_code.co_filename)
@@ -262,7 +266,7 @@ def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameTyp
 
 
 def _frames_without_us(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames outwards, without ours. If a function of torch in Python has a frame on each side of ours, without its outer one."""
+    """The frames outwards, without ours. If a function of torch in Python has frames on both sides of ours, the outer one is left out."""
     inner: FrameType | None = None
     while frame is not None:
         if not is_ours(frame.f_code.co_filename):

@@ -206,7 +206,7 @@ _MODULE_HOOKS: dict[CodeType, str] = {  # by the method of torch that attaches t
 
 
 class Surrounding(NamedTuple):
-    """read(): what surrounds the forward of a checkpoint. restore(noted): the context that brings it back; noted is None without a forward."""
+    """read(): what surrounds the forward of a checkpoint. restore(noted): a context with it; noted is None without a forward."""
 
     read: Callable[[], object]
     restore: Callable[[Any], AbstractContextManager[object]]

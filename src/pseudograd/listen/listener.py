@@ -46,7 +46,7 @@ SILENT: frozenset[object] = frozenset(
         *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
     ]
 )
-# For one look-up in each call: True for a silent function, False for one whose call loses an argument (see `hooks`).
+# One look-up for each call: True for a silent function, False for one whose call loses an argument (see `hooks`), None for all others.
 _is_silent = {**dict.fromkeys(hooks.LOST_ARGUMENTS, False), **dict.fromkeys(SILENT, True)}
 
 
@@ -54,7 +54,9 @@ class Subscriber:
     """What to do with the things that a listener hears. If a method is None, nothing of torch is replaced to hear that thing."""
 
     is_on: bool
-    noted: Errors  # those of `before_call` and `after_call`; the other methods note their own
+    noted: (
+        Errors  # the listener notes errors of `before_call` and `after_call`; the other methods note theirs themselves
+    )
 
     # function, args, kwargs; its result is an argument of `after_call`, or None if it raises
     before_call: Callable[..., object]
@@ -86,7 +88,7 @@ class Listener(TorchFunctionMode):
         if is_silent or not subscriber.is_on or our_formulas.depth or unheard.depth or is_compiling() or is_tracing():
             return self.run(func, args, kwargs)
         if types and not all(issubclass(kind, Tensor) for kind in types):
-            # The class of an argument, which is no tensor, decides what the call does. A proxy of torch.fx would record every question.
+            # An argument that is no tensor decides what the call does, as a proxy of torch.fx, which would record all that we read of it.
             return self.run(func, args, kwargs)
         before = None
         try:
@@ -137,8 +139,9 @@ def listening(listener: Listener) -> Iterator[None]:
 
 @harmless("the modes of a backward", otherwise=False)
 def push_in_backward(listener: Listener) -> bool:
-    """Push the listener, unless its subscriber is heard already. In a backward, torch's stack of modes is empty, but a checkpoint runs its
-    forward again there. Returns whether the stack was empty.
+    """Push the listener, unless its subscriber hears already. Returns whether the stack was empty.
+
+    In a backward, torch's stack of modes is empty, but a checkpoint runs its forward again there.
     """
     stack = mode_stack()
     if not any(isinstance(mode, Listener) and mode.subscriber is listener.subscriber for mode in stack):

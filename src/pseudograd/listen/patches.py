@@ -18,7 +18,7 @@ PATCHES: list[Patch] = []
 
 
 class Patch:
-    """An attribute that we replace, by its dotted name; or an entry that we add to a list, of which is_there() tells whether it is there.
+    """An attribute that we replace, by its dotted name; or an entry that we add to a list: is_there() says whether the list has it.
 
     why: what needs it. until: when the replacement ends.
     """
@@ -50,20 +50,13 @@ class Patch:
 
 
 def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
-    """Replace each attribute by replace(the attribute that is there; None if it is inherited). Nothing happens if ours is there already, or
-    if the module has not been imported or does not have the owner.
+    """Replace each attribute by replace(the attribute that was there, or None if the owner inherits it).
+
+    Nothing happens if ours is there already, or if the module is not imported or does not have the owner.
     """
     for patch, replace in replacements.items():
         with patch._lock:
-            owner, parts = patch._owner, patch._path.split(".")
-            end = len(parts)
-            while owner is None and end:
-                owner = sys.modules.get(".".join(parts[:end]))
-                if owner is not None:
-                    for part in parts[end:]:
-                        owner = getattr(owner, part, None)
-                    break
-                end -= 1
+            owner = _find_owner(patch._path) if patch._owner is None else patch._owner
             if owner is None:
                 continue
             hidden = vars(owner).get(patch.attribute, _MISSING)
@@ -71,6 +64,18 @@ def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
                 patch._owner, patch._hidden = owner, hidden
                 patch._replacement = replace(None if hidden is _MISSING else hidden)
                 setattr(owner, patch.attribute, patch._replacement)
+
+
+def _find_owner(path: str) -> Any:
+    """The module, class or object with this dotted name; None if its module is not imported, or does not have it."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        owner: Any = sys.modules.get(".".join(parts[:end]))
+        if owner is not None:
+            for part in parts[end:]:
+                owner = getattr(owner, part, None)
+            return owner
+    return None
 
 
 def remove_all(patches: Iterable[Patch]) -> None:
@@ -93,7 +98,7 @@ _FILTER = ("always", None, Warning, BETWEEN, 0)
 
 
 def keep_filter_in_front(change: Callable[[], object]) -> None:
-    """change: Python's own function that notes a change of the filters, for instance to a copy."""
+    """change: Python's own function, called after each change of the filters. The program may have set another list of filters."""
     change()
     if _FILTER not in warnings.filters[:1]:
         vars(warnings)["filters"].insert(0, _FILTER)

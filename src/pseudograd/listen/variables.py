@@ -22,8 +22,8 @@ _MOST_OBJECTS = 20_000  # in one search
 _PLAIN = (int, float, str, bytes, bool, complex, type(None))
 _OF_MODULES = ("_parameters", "_buffers", "_modules")  # not searched: parameters have names of their own
 _NOT_LOOKED_INTO = (*_PLAIN, torch.Tensor, Optimizer, type, types.ModuleType, types.FunctionType, types.MethodType)
-# Before Python 3.13 a frame has one dictionary of its variables, its *snapshot*. These functions return it to the program, and reading
-# `f_locals` changes it.
+# Before Python 3.13 a frame has one dictionary of its variables, its *snapshot*. We change it when we read `f_locals`. The program may hold
+# it if it calls one of these functions.
 _READ_LOCALS = frozenset(("locals", "vars", "eval", "exec", "dir"))
 _HAS_SNAPSHOTS = sys.version_info < (3, 13)
 _IS_HEAP_TYPE = 1 << 9  # of the flags of a class
@@ -57,7 +57,7 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
         return {}
     variables = frame.f_locals
     copy = dict(variables)
-    if _HAS_SNAPSHOTS and sys.getrefcount(variables) == _ALONE:  # if not, another holds it, as a debugger does
+    if _HAS_SNAPSHOTS and sys.getrefcount(variables) == _ALONE:  # only the frame and we hold it; a debugger may, too
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             variables.pop(name, None)
     return copy
@@ -94,9 +94,8 @@ class _Search:
             elif steps < _MOST_STEPS and not issubclass(type(value), _NOT_LOOKED_INTO) and id(value) not in self._seen:
                 self._seen.add(id(value))
                 self.look_into(_parts_of(value), name + key, steps + 1)
-            elif steps == 0 and _is_space_of_program(
-                value
-            ):  # a few of many names are tensors: the rest is not looked into
+            elif steps == 0 and _is_space_of_program(value):
+                # Few of its many values are tensors. The other values are not looked into.
                 self.look_into([(f".{name}", item) for name, item in vars(value).copy().items()], key, _MOST_STEPS)
 
 

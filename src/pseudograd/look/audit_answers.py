@@ -18,9 +18,9 @@ from .measure import Measured
 from .what_is import are_equal
 
 Function = Callable[[Tensor], Tensor]
-# With random weights, because the sum of a softmax does not change.
+# The remedy for an f that is not element-wise. With random weights, because the plain sum of a softmax never changes.
 ALONG_A_LINE = "Look at it along a line: lambda t: (f(x + t.unsqueeze(-1) * direction) * weight).sum(-1)"
-# Of a grad of 1, from which something of its size may have been subtracted.
+# Of a gradient of the size of 1 from which a number of this size was subtracted.
 _ROUNDING = 8 * torch.finfo(torch.float64).eps
 NARROW = ("float32", "float16", "bfloat16")
 
@@ -60,13 +60,13 @@ def answer_dtypes(
     function_in: Callable[[torch.dtype], Function], f: Function, m: Measured, names: Iterable[str] = NARROW
 ) -> dict[str, Answer]:
     """Does the gradient in a narrower dtype do what it does in float64? It is tried beside kinks and jumps, and at a few other points."""
-    ends = [at.x for at in m.breaks] + [end.x for end in m.ends] + [low for low, _ in m.pairs]
-    beside = [x + share * max(1.0, abs(x)) for x in ends for share in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
+    kinks = [at.x for at in m.breaks] + [end.x for end in m.ends] + [low for low, _ in m.pairs]
+    beside = [x + share * max(1.0, abs(x)) for x in kinks for share in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
     inside = [x for x in beside if m.x[0] <= x <= m.x[-1]]
     x = torch.tensor(inside + m.x[:: max(1, len(m.x) // 24)].tolist(), dtype=m.x.dtype)
 
     def compare(dtype: torch.dtype) -> Answer:
-        return _describe_underflow(underflow(function_in(dtype), f, x, dtype, ends))
+        return _describe_underflow(underflow(function_in(dtype), f, x, dtype, kinks))
 
     return {name: _ask(partial(compare, getattr(torch, name))) for name in names}
 
@@ -80,7 +80,7 @@ def _ask(question: Callable[[], Answer]) -> Answer:
 
 
 def _describe_underflow(result: Underflow) -> Answer:
-    """The word of the answer is the worst fault. Each fault has an example; its grad is the one that is nearest to 1."""
+    """The word of the answer is the worst fault. Each fault has an example with a grad as near to 1 as possible."""
     is_nan = result.narrow.isnan()
     faults = (
         ("overflows", "makes NaN", result.overflows & is_nan),
@@ -129,8 +129,9 @@ def _double_backward(f: Function, x: Tensor, m: Measured) -> Answer:
     if not wrong.any():
         return Answer("consistent", 0.0)
     i = int(wrong.nonzero()[0])
-    by, expected = next((second.value[i].item(), second.expected[i].item()) for second in seconds if second.wrong[i])
-    example = f"at x = {x[i].item():.4g} it gives {by:.4g}, the gradient changes by {expected:.4g}"
+    second = next(second for second in seconds if second.wrong[i])
+    value, expected = second.value[i].item(), second.expected[i].item()
+    example = f"at x = {x[i].item():.4g} it gives {value:.4g}, the gradient changes by {expected:.4g}"
     return Answer("inconsistent", _share(wrong), f"{_where(wrong)}; {example}")
 
 
@@ -162,20 +163,20 @@ def name_rule(
 ) -> tuple[str | None, str]:
     """The source text of a call that does the same, and a note on details in which f differs from it; or None and a reason.
 
-    narrow: the answers of `answer_dtypes`. A fault that the call has too is no difference. dtype: the dtype in which f was called.
+    narrow: the answers of `answer_dtypes`; a fault is noted only if the call does not have it. dtype: the dtype in which f was called.
     """
     faults = {name: answer for name, answer in narrow.items() if answer.word in ("overflows", "underflows", "differs")}
     gradients = [gradient_of(f, m.x, grad) for grad in GRADS]
-    equal_first = sorted(forwards(m, dtype), key=lambda forward: forward[2] > 0)
-    for op, others, difference in equal_first:
+    # First the ops whose values are equal: their difference is 0.
+    for op, others, difference in sorted(forwards(m, dtype), key=lambda forward: forward[2] > 0):
         for candidate in candidates(op, others, m, gradients):
             pairs = zip(GRADS, gradients, strict=True)
             if all(_is_close(gradient_of(candidate.function, m.x, grad), gradient) for grad, gradient in pairs):
                 call = candidate.write()
                 if difference:
                     return None, f"the gradients of {call}, but its values differ from y by up to {difference:.2g}"
-                own = answer_dtypes(lambda dtype: candidate.function, candidate.function, m, faults)  # noqa: B023
-                notes = [f"{name} {answer.detail}" for name, answer in faults.items() if answer.word != own[name].word]
+                ours = answer_dtypes(lambda dtype: candidate.function, candidate.function, m, faults)  # noqa: B023
+                notes = [f"{name} {answer.detail}" for name, answer in faults.items() if answer.word != ours[name].word]
                 return call, "; ".join([*notes, *_list_differences(f, m, candidate)])
     return None, ""
 

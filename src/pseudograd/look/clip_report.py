@@ -41,10 +41,10 @@ class ClipCell:
 
 @dataclass(frozen=True)
 class ClipReport:
-    """The effect of a policy clip on a batch. `silenced` tokens have an advantage and get no gradient. The ratio of a tie is a bound.
+    """The effect of a policy clip on a batch. `silenced` tokens have an advantage and get no gradient.
 
-    dtype: that of the log ratio. Ties are counted in it, because a loss that is written by hand computes its ratio in it. nan: how many
-    tokens have a NaN, as log ratio or advantage; they are in no cell.
+    at_low, at_high: the *ties*, tokens whose ratio is equal to a bound, computed in `dtype`, that of the log ratio, as a loss does that is
+    written by hand. nan: how many tokens have a NaN, as log ratio or advantage; they are in no cell.
     """
 
     cells: tuple[ClipCell, ...]
@@ -81,7 +81,7 @@ class ClipReport:
 
     @property
     def eras(self) -> dict[str, float]:
-        """For each era of torch: the share of its gradient that a tie gets in PPO's usual form of the loss, min(r * A, clamp(r) * A)."""
+        """For each era of torch: how much of the gradient a tie gets in PPO's usual form of the loss, min(r * A, clamp(r) * A)."""
         return {era.name: (1 + SHARES[era.edge]) / 2 for era in ERAS.values()}
 
     def share(self, sign: str, side: str) -> float:
@@ -176,11 +176,11 @@ def _report(
     log_ratio, advantage, clipped, unclipped = (tensor.cpu() for tensor in tensors)
     is_counted = torch.ones_like(clipped, dtype=torch.bool) if mask is None else mask.expand(clipped.shape).cpu()
     is_nan = is_counted & (log_ratio.isnan() | advantage.isnan())
-    ratio, by_hand = torch.exp(widened(log_ratio)), torch.exp(log_ratio)
+    ratio, narrow_ratio = torch.exp(widened(log_ratio)), torch.exp(log_ratio)
     below = torch.zeros_like(is_nan) if lowest is None else ratio < lowest
     above = torch.zeros_like(is_nan) if highest is None else ratio > highest
     at_low, at_high = (
-        0 if bound is None else int((is_counted & (by_hand == rounded_to(bound, by_hand.dtype))).sum())
+        0 if bound is None else int((is_counted & (narrow_ratio == rounded_to(bound, narrow_ratio.dtype))).sum())
         for bound in (lowest, highest)
     )
     cells = []
@@ -195,4 +195,6 @@ def _report(
     clips += [] if ceiling is None else [f"ratio at most {ceiling:g} where A < 0"]
     clip = ", ".join(clips or ["no clip"])
     clip += f", rule {name_of_rule(settings.get('rule', POLICY_LOSS.default_rule))}"
-    return ClipReport(tuple(cells), clip, at_low, at_high, str(by_hand.dtype).removeprefix("torch."), int(is_nan.sum()))
+    return ClipReport(
+        tuple(cells), clip, at_low, at_high, str(narrow_ratio.dtype).removeprefix("torch."), int(is_nan.sum())
+    )

@@ -220,7 +220,7 @@ def _locate(
 ) -> tuple[Break, ...]:
     """One x for each bracket: a jump of the gradient inside it, or the point where the two sides meet.
 
-    A function that is flat on one side may be a clamp. Its value there is its bound; x is set to the bound if they are equal but for rounding.
+    A function that is flat on one side may be a clamp, and its value there the bound. If x equals it but for rounding, the bound is taken.
     """
     located: list[Break] = []
     for low, high, left, right, is_jump, is_cusp in zip(*(part.tolist() for part in brackets), strict=True):

@@ -35,7 +35,7 @@ class Stroke(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """The content of a pair of axes. inside: a range of x to shade. holds: values that the y axis has room for, drawn or not."""
+    """The content of a pair of axes. inside: a range of x to shade. holds: values that the y axis always shows."""
 
     kind: str
     label: str
@@ -60,6 +60,7 @@ def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> 
     """Draw rows of panels into a figure of their own, or into the cell of `ax`, which becomes the first of them."""
     spec, width = _own_spec(rows) if ax is None else _spec_of(ax)
     figure, columns = spec.get_gridspec().figure, len(rows[0])
+    # A flat row above holds the title of all panels, and one below the legend.
     cells = spec.subgridspec(len(rows) + 2, columns, height_ratios=[1e-3, *map(_height, rows), 1e-3])
     above, below = (figure.add_subplot(cells[row, :]) for row in (0, -1))
     for axes in (above, below):
@@ -83,7 +84,7 @@ def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> 
         is_lowest = i + 1 == len(rows) or rows[i + 1][j] is None
         axes.tick_params(labelbottom=is_lowest, labelleft=j == 0)
         axes.set(xlabel="x" if is_lowest else "", ylabel=panel.label if j == 0 else "")
-        axes.locator_params(nbins=5, steps=[1, 2, 5, 10])  # the same before and after the layout
+        axes.locator_params(nbins=5, steps=[1, 2, 5, 10])  # or the layout would change the number of ticks
         _set_title(axes, panel.title, (width - _MARGIN) / columns)
     for kind, (shared, *_) in by_kind.items():
         shared.set_ylim(_span([panel for row in rows for panel in row if panel and panel.kind == kind]))

@@ -268,10 +268,8 @@ def _compare(
             if is_other.any() or (dtype == torch.float32 and not is_exact):
                 return None
             for at in wrong.nonzero().flatten().tolist():
-                if not math.isfinite(x[at]):
-                    cause = "x"
-                else:
-                    cause = "small grad" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
+                cause = "small grad" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
+                cause = cause if math.isfinite(x[at]) else "x"
                 text = (
                     f"{name}: grad = {grad[at]:g} gives {grad_x[at]:g} instead of {grad_ours[at]:g} at x = {x[at]:.5g}"
                 )

@@ -54,8 +54,8 @@ class Rewriting:
     """While it is entered, torch's functions get the chosen rules in this thread.
 
     replacements: by switch, the keyword of `override` or EDGE. conventions: the convention of each family that is pinned.
-    is_torchs_own: the rules are those of the installed torch. The context then has an effect only inside another one that changes the same
-        functions.
+    is_torchs_own: are the rules those of the installed torch? Then the context matters only inside another one that changes the same
+        functions, and is *idle* elsewhere.
     lines: change only the calls at these lines; empty for all calls. Compiled code must run eagerly then, because its lines are not known.
     """
 
@@ -86,10 +86,11 @@ class Rewriting:
             self._entries.append(_Entry(0, mode))
             return self
         thread = threading.get_ident()
-        is_idle = self._is_torchs_own and not self._decides_anything()
+        is_idle = self._is_torchs_own and not self._is_inside_a_change()
         conventions, left_to_torch = self.conventions, entered_contexts.NO_FAMILY
         if conventions:
-            conventions = conventions if entered_contexts.modes() else drop_torchs_own(conventions)
+            if not entered_contexts.modes():
+                conventions = drop_torchs_own(conventions)
             left_to_torch = frozenset(
                 [name for name, text in self.conventions.items() if text == OWN or name not in conventions]
             )
@@ -107,8 +108,8 @@ class Rewriting:
         entered_contexts.enter(mode, left_to_torch)
         return self
 
-    def _decides_anything(self) -> bool:
-        """Does an outer context change functions that this pin of an edge pins, too?"""
+    def _is_inside_a_change(self) -> bool:
+        """Does an outer context change functions that this pin pins, too?"""
         return any(
             torch_forms.overlap(self.replacements, outer.replacements)
             or not EDGE_FAMILIES.isdisjoint(outer.conventions)

@@ -36,16 +36,18 @@ class _Exchange:
         setattr(self.parent, self.name, new)
 
     def take_back(self) -> None:
-        """Put the old module back, unless the program has put another module there. Our twin of a module shares the tables of hooks and
-        parameters with it; the old module also gets all other attributes that the twin has now, except the rule.
+        """Put the old module back, unless the program has put another module there.
+
+        A module that `module_with_rule` made shares the tables of hooks and parameters with the old one. Its other attributes, as they are
+        now, go back to the old one.
         """
         old, new = self.old, self.new
         if children_of(self.parent).get(self.name) is not new:
             return
         if new.training is not self.was_training:
             old.train(new.training)
-        is_twin = new is not old and children_of(new) is children_of(old)
-        if is_twin:
+        shares_tables = new is not old and children_of(new) is children_of(old)
+        if shares_tables:
             for name in old.__dict__.keys() - new.__dict__.keys():
                 del old.__dict__[name]
             old.__dict__.update({name: value for name, value in new.__dict__.items() if name != "rewritten"})
@@ -88,7 +90,7 @@ class Conversion:
             if next_exchange is None:
                 exchange.take_back()
             elif next_exchange.old is exchange.new:
-                next_exchange.old = exchange.old  # which it puts back when it is undone
+                next_exchange.old = exchange.old  # the later conversion puts this module back when it is undone
         self._exchanges = []
         _not_undone.discard(self)
 
@@ -176,22 +178,22 @@ def _choices(model: nn.Module, sites: list[_Exchange], mapping: object) -> Mappi
         return mapping
     if not isinstance(mapping, (str, RuleObject)):
         raise TypeError(must("convert", "mapping", "be a rule, or a dictionary from modules to rules", mapping))
-    held = {kind_of(site.old) for site in sites}
-    known = {kind: mapping for kind in MODULES if kind in held}
-    takers = {kind: rule for kind, rule in known.items() if primitive_for(kind, rule) is not None}
+    kinds_in_model = {kind_of(site.old) for site in sites}
+    activations = {kind: mapping for kind in MODULES if kind in kinds_in_model}
+    takers = {kind: rule for kind, rule in activations.items() if primitive_for(kind, rule) is not None}
     if takers:
         return takers
-    if not known:
+    if not activations:
         remedy = "Name its modules in a dictionary, or use override around the calls"
         remedy = _NO_PLACE if kind_of(model) in MODULES else remedy
         if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
             remedy = "TorchScript has no place for a rule: convert, and then use, the model that is not scripted"
         raise ValueError(must("convert", "model", f"hold one of {names_of()}", type(model).__name__, remedy))
-    return known
+    return activations  # none takes the rule: making the first module raises the error
 
 
 def _paths_of(key: object, value: object, sites: list[_Exchange]) -> list[str]:
-    """The paths that a key matches. With a rule, a pattern means the activations that have it, among all modules that it matches."""
+    """The paths that a key matches. If a pattern has a rule, only those of activations that have this rule, if there are any."""
     matches = [site for site in sites if _matches(key, site.path, site.old)]
     takers = []
     if isinstance(value, (str, RuleObject)) and isinstance(key, str) and all(site.path != key for site in matches):

@@ -44,8 +44,8 @@ _pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
 
 @lru_cache(maxsize=64)
 def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
-    assert pin.era.between is not None, "rule_named asks"
-    assert pin.era.beside is not None, "it comes with the other"
+    assert pin.era.between is not None, "rule_named has checked it"
+    assert pin.era.beside is not None, "an era has both or none"
     if has_min and has_max:
         return pin.era.between if pin.part is None else replace_edge(pin.era.between, pin.part)
     pieces = pin.era.beside
@@ -57,7 +57,7 @@ def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
 
 @lru_cache(maxsize=64)
 def _pieces_of_pair(is_min: bool, part: float) -> Pieces:
-    """fmin or fmax: of a number and a NaN the number gets grad, of two NaN x."""
+    """The pieces of fmin or fmax. If one input is NaN, the other gets grad; if both are, x gets it."""
     pieces = pieces_of_min(ALL_TO_MIN, Split(part, min=1.0 - part), ALL_TO_X, nan=ALL_TO_MIN, bound_nan=ALL_TO_X)
     return mirror(pieces) if is_min else pieces
 
@@ -113,7 +113,7 @@ PINNED: dict[str, tuple[str, str]] = {}
 
 
 def rule_named(edge: str, elsewhere: str) -> str:
-    """Make the rules of a pinned edge and return their name. edge: an era, or an edge; then `elsewhere` is the era of all other points."""
+    """Make the rules of a pinned edge and return their name. edge: an era; or an edge, with the era `elsewhere` for all other points."""
     if edge in ERAS:
         name, pin = f"zero/{edge}", Pin(None, ERAS[edge])
     else:

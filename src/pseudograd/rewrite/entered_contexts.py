@@ -27,7 +27,9 @@ class Entered(TorchFunctionMode):
     replacements: the rules, by the keyword of `override`. conventions: the conventions, by the family that they pin.
     """
 
-    take_off: Callable[[object], None] | None = None  # takes only this mode off the stack, after a backward
+    take_off: Callable[[object], None] | None = (
+        None  # called after a backward that had this mode alone: takes it off the stack
+    )
 
     def __init__(
         self, replacements: Mapping[str, object], log: Log | None, conventions: dict[str, str] | None = None
@@ -58,7 +60,7 @@ def modes() -> tuple[Entered, ...]:
 
 
 def families_left_to_torch() -> frozenset[str]:
-    """The families for which a pin of this thread asks for what the installed torch does, so that nothing is replaced."""
+    """The families that a pin of this thread leaves to the installed torch, which has the wanted convention by itself."""
     left_to_torch = _thread.left_to_torch
     return NO_FAMILY.union(*left_to_torch) if left_to_torch else NO_FAMILY
 
@@ -92,8 +94,9 @@ def enter(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
 
 
 def leave(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
-    """Take a mode off torch's stack, wherever it is on it: contexts that were entered in generators do not end in order. If another thread
-    ends the context, the mode stays on the stack of its own thread and rewrites nothing there.
+    """Take a mode off torch's stack, wherever it is on it: contexts that were entered in generators do not end in order.
+
+    If another thread ends the context, the mode stays on the stack of its own thread and rewrites nothing there.
     """
     global _count
     remaining = list(_thread.left_to_torch)
@@ -155,7 +158,7 @@ def _restore(roots: Iterable[object], grads: object, inputs: object) -> Callable
         log = mode.log
         if log is not None and log.nodes.may_hide_some():
             log.look_at(mode.replacements, roots)
-    if len(modes) == 1 and mode.take_off is not None and not torch_private.mode_count():  # the usual case
+    if len(modes) == 1 and mode.take_off is not None and not torch_private.mode_count():  # the usual case, in less time
         torch_private.push_mode(mode)
         return mode.take_off
     missing = modes if torch_private.has_mode_stack else ()
@@ -168,6 +171,6 @@ def _restore(roots: Iterable[object], grads: object, inputs: object) -> Callable
 
 
 def _take_off(pushed: tuple[object, ...], result: object = None) -> None:
-    """Take these modes off torch's stack, also from below others that somebody has pushed since."""
+    """Take these modes off torch's stack, also from below modes that were pushed since."""
     for mode in reversed(pushed):
         torch_private.take_off_the_stack(mode)

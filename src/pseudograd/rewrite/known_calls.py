@@ -1,7 +1,7 @@
-"""Run a rewritten call that is like an earlier one: all that does not depend on the values of x and of tensor bounds was decided then.
+"""Run a rewritten call that is like an earlier one. All that does not depend on the values of x and of tensor bounds was decided then.
 
-Other calls are *read*: the row of their function arranges the arguments for a primitive. At ten elements a rewritten call should cost
-little more than torch's own under an empty mode of functions, so each line here counts.
+Other calls are *read*: the row of their function arranges the arguments for a primitive. At ten elements, a rewritten call should cost
+little more than torch's own call under an empty mode of functions. So each line here counts.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from .report import Log, Tallied
 
 
 class KnownCall(NamedTuple):
-    """How to run calls of one function of torch in one context. run(x, *tensors): the result; None for a call that has to be read.
+    """How to run the calls with one key. run(x, *tensors): the result; None for a call that has to be read.
 
-    has_only_tensors: the positional arguments are all tensors. has_zero: a number is 0 or -0, which have the same key.
+    op, rule: for the report. has_tensors: is a bound a tensor? has_only_tensors: are all positional arguments tensors? has_zero: is a
+    number 0 or -0, which have the same key?
     """
 
     run: Callable[..., Tensor | None]
@@ -79,7 +80,7 @@ def run_known(mode: Entered, calls: dict[object, KnownCall], args: Arguments, kw
 
 
 def _key_of(args: Arguments, kwargs: Keywords) -> tuple[object, ...]:
-    """What tells calls apart. Every tensor behind x counts as the same: `run` checks its dtype and shape."""
+    """What tells the calls of one function apart. All tensors behind x are alike here: `run` checks their dtypes and shapes."""
     key = [args[0].dtype]
     for value in args[1:]:
         key.append(Tensor if type(value) in PLAIN else value)
@@ -93,7 +94,9 @@ def _tensors(values: Iterable[object]) -> list[Tensor]:
 
 
 def _note_first(log: Log, known: KnownCall, caller: FrameType) -> None:
-    """Count a call at a line without a tally. The tally is kept only for a line of the program: many may lead to one line of a package."""
+    """Count a call at a line without a tally. A tally is kept only if the program itself calls torch there: one line of a package may serve
+    many lines of the program.
+    """
     tallied = log.count(known.op, known.rule, None)
     if tallied.call is not None and tallied.call == tallied.program and tallied.call.code is caller.f_code:
         # `tallied` keeps the code alive, so that no other code gets its id.
@@ -111,7 +114,7 @@ def remember_call(
     inputs: Inputs,
     in_place: bool,
 ) -> None:
-    """Remember how to run calls like this one, which was read and rewritten; from the second call of a function on."""
+    """Remember how to run calls like this one, which was read and rewritten. The first call of each function is not remembered."""
     if func not in mode.rewritten:
         mode.rewritten.add(func)
         return
@@ -121,7 +124,7 @@ def remember_call(
     argument_ids, input_ids = list(map(id, _tensors((*args, *kwargs.values())))), list(map(id, _tensors(inputs)))
     has_tensors = any(isinstance(value, Tensor) for value in inputs[1:])
     if has_tensors and (argument_ids != input_ids or len(set(input_ids)) < len(input_ids)):
-        return  # the key would not tell the tensors apart
+        return  # the key would not say which argument is which input
     for kinked in KINKED.get(func, ()) if mode.conventions else ():
         if kinked.kink.pick or kinked.family in mode.conventions:
             return  # a pin of this kink has to read each call

@@ -28,7 +28,7 @@ class OtherConvention(NamedTuple):
 
 
 def within(family: str, calling: object) -> str | None:
-    """The name of a call of torch that runs a function of the family where no pin reaches it. None if a pin of the family reaches it."""
+    """The name of the function `calling`, if a pin of the family does not reach the functions that it runs; None if it does."""
     if family == POOL or any(kinked.family == family for kinked in KINKED.get(calling, ())):
         return None
     spelling = SPELLINGS.get(calling)
@@ -47,6 +47,7 @@ def other_of(family: str) -> OtherConvention | None:
     known = {**{name: row.torch_convention(name) for name in ERAS}, **row.others, **row.alike}
     kinked = next(kinked for functions in KINKED.values() for kinked in functions if kinked.family == family)
     if kinked.kink.write is not None:
+        # A call that is written out has no single share of x. The first other convention is taken.
         others = [(name, text_of(other)) for name, other in known.items() if other not in (own, OPEN_ERA)]
         return OtherConvention(*others[0], {}) if others else None
     passes = {name: _part_of_x(kinked, text_of(convention)) for name, convention in known.items()}
@@ -60,10 +61,10 @@ def _part_of_x(kinked: Kinked, convention: str) -> float:
     prepare({kinked.family: convention})
     x, *others = kinked.kink.example
     arranged = kinked.spelling.arrange(torch.full((1,), x), *others)
-    assert arranged is not None, "the example is one"
+    assert arranged is not None, "the example can be pinned"
     name, inputs = arranged
     call = call_of(convention, name, inputs)
-    assert call is not None, "the table has it"
+    assert call is not None, "the table has the convention"
     wants = tuple(isinstance(value, Tensor) for value in inputs)
     (to_x, *_) = formula.pull(torch.ones(1), list(inputs), wants, call)
     return float("nan") if to_x is None else float(to_x)

@@ -51,7 +51,8 @@ def override(**families: SiteRule | None) -> Rewriting:
         op = _OPS[family]
         if isinstance(rule, (str, RuleObject)):
             row = op.rules.get(rule) if isinstance(rule, str) else None
-            if row is None or None in list(row.parameters.values()):
+            may_be_wrong = row is None or None in list(row.parameters.values())  # a parameter without a default
+            if may_be_wrong:
                 make_call(op, rule, op.default_edge)  # raises what is wrong with the rule
             replacements[family] = Replacement(rule, op)
         elif callable(rule):

@@ -118,5 +118,5 @@ def _find_convention(family: Family, name: str, names: list[str]) -> Convention:
     if era is None:
         raise unknown_name("pin_edge", family.name, names, name)
     convention = family.torch_convention(era)
-    is_written_out = not family.takes  # quantile, of which the installed torch need not be written out
-    return OWN if is_written_out and convention in ERAS and era == installed_era() else convention
+    is_quantile = not family.takes and convention in ERAS  # torch's own function serves the era of the installed torch
+    return OWN if is_quantile and era == installed_era() else convention

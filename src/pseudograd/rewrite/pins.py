@@ -17,6 +17,7 @@ from ..torch_table.records import Arguments, Function, Inputs, Keywords
 from . import edges
 from .stand_ins import run_stand_in, why_not
 
+# Why the gradients of a quantile in this era cannot be computed: torch chooses one of several tied entries.
 NO_ORDER = f"{OPEN_ERA} takes them from a partial selection, whose order is that of the C++ library it was built with"
 
 
@@ -104,7 +105,7 @@ def _write(mode: Pinning, kinked: Kinked, func: Function, args: Arguments, kwarg
     if spelling.in_place:  # the result is written into x at the end, so nothing before may be a view of x
         func = getattr(Tensor, spelling.name.removesuffix("_"))
         values = [value.clone() if isinstance(value, Tensor) else value for value in values]
-    assert kinked.kink.write is not None, "run_pinned asks"
+    assert kinked.kink.write is not None, "run_pinned has checked it"
     result = kinked.kink.write(convention, _own_function(func, args, kwargs), *values)
     if result is not None:
         mode.note(spelling.name, (kinked.family,), f"{kinked.family} {convention}", None)
@@ -114,10 +115,13 @@ def _write(mode: Pinning, kinked: Kinked, func: Function, args: Arguments, kwarg
 
 
 def _own_function(func: Function, args: Arguments, kwargs: Keywords) -> Callable[..., object]:
-    """own(*tensors): torch's function with the arguments of the call, but with these tensors in the place of the first ones."""
+    """own(*tensors): torch's function with the arguments of the call, but with these tensors in the place of the first one or two."""
 
     def own(*tensors: Tensor) -> object:
-        names = (("input", "self", "x", "a", "x1"), ("other", "x2", "exponent"))
+        names = (
+            ("input", "self", "x", "a", "x1"),
+            ("other", "x2", "exponent"),
+        )  # of the first argument, and of the second
         named = {name: tensor for at, tensor in enumerate(tensors) for name in kwargs if name in names[at]}
         return func(*tensors[: len(args)], *args[len(tensors) :], **{**kwargs, **named})
 

@@ -17,7 +17,7 @@ from ..torch_table.records import Form
 from ..wording import counted
 
 _SCRIPT = "torch::jit::"
-LEFT_BY_FUNCTION = "chosen by the function of the site"  # the reason of a call that the function left to torch
+LEFT_BY_FUNCTION = "chosen by the function of the site"  # why torch ran a call: the user's function returned None
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Log:
         self.calls: dict[tuple[object, ...], Tallied] = {}  # by op, rule, reason and the two lines
         # By op, rule, lines and reason: how often each was traced into compiled code.
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
-        self.harmless: set[type] = set()  # the classes of nodes that the context does not act on
+        self.harmless: set[type] = set()  # classes of nodes on which the context does not act
         self.nodes = Ranges()
 
     def count(self, op: str, rule: str, why: str | None) -> Tallied:
@@ -177,7 +177,7 @@ class Log:
         args: tuple[object, ...],
         kwargs: Mapping[str, object],
     ) -> object:
-        """Call `func` and note those of its nodes that these switches act on; so too for code that no mode saw (TorchScript, C++)."""
+        """Call `func`, and note the nodes that it made and that these switches act on. First note those of code that no mode saw."""
         nodes, before = self.nodes, node_number()
         if nodes.unseen or before != nodes.seen_up_to:
             self.look_at(switches, (*args, *kwargs.values()) if kwargs else args)

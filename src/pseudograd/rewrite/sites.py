@@ -44,7 +44,7 @@ class Site:
 
 @constant_result
 def _is_at(site: str, source: str, is_line: bool, where: str, expression: str | None) -> bool:
-    """is_line: is the source the whole line? Dynamo tells no more."""
+    """is_line: is the source the whole line, as in compiled code?"""
     if expression is None:
         return frames.is_same_line(site, where)
     is_same = expression in source if is_line else expression == source
@@ -91,7 +91,7 @@ def _bounds(primitive: str, inputs: tuple[object, ...]) -> tuple[object, object]
 
 
 def _bound_of_two(x: object, other: object) -> object:
-    """The one of two tensors that is the bound: the constant one, which no transform has wrapped. None if that is not known."""
+    """Which of two tensors is the bound? The constant one, which asks for no gradient. None if that is not known before the backward."""
     only_backward_tells = records.only_backward_tells()
     if torch.compiler.is_compiling() and only_backward_tells:
         return None

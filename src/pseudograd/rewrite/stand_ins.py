@@ -14,8 +14,8 @@ _is_compiling = torch.compiler.is_compiling
 
 
 def run_stand_in(call: Call, inputs: Inputs, in_place: bool) -> Tensor:
-    """Run the primitive of the call. If it saves x, but torch's own op does not, it gets a copy of x: a program may change x in place
-    afterwards. (The engine itself copies what compiled code saves.)
+    """Run the primitive of the call. It gets a copy of x if it saves x and torch's own op does not: a program may change x in place
+    afterwards. (In compiled code the engine makes such copies.)
     """
     if in_place:
         return engine.run_in_place(call, *inputs)
@@ -57,6 +57,7 @@ def _why_not_in_place(inputs: Inputs) -> str | None:
 
 
 def _fits(bound: torch.Tensor, x: torch.Tensor) -> bool:
+    """Does the bound broadcast to the shape of x?"""
     if bound.dim() > x.dim():
         return False
     for back in range(1, bound.dim() + 1):  # noqa: SIM110  Dynamo on torch 2.8

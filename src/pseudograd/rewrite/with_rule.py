@@ -23,7 +23,7 @@ class WithRule(nn.Module):
 
     kind: type[nn.Module]  # the class that it replaces
     form: Form
-    rewritten: Inputs  # the spec of the call
+    rewritten: Inputs  # `Call.spec` of the call that the engine runs
 
     def forward(self, input: Tensor) -> Tensor:
         return self._run(super().forward, input)
@@ -41,7 +41,8 @@ class WithRule(nn.Module):
             return own(x)
         if _is_tracing_script() or not engine.is_recording(x):
             return own(x)
-        arranged = self.form.arrange(x, *[getattr(self, name) for name in [*self.form.takes][1:]])
+        _, *names = self.form.takes
+        arranged = self.form.arrange(x, *[getattr(self, name) for name in names])
         if arranged is None:
             return own(x)
         call, (name, inputs) = call_named(self.rewritten), arranged
@@ -140,7 +141,7 @@ def module_with_rule(old: nn.Module, rule: RuleLike) -> nn.Module:
     primitive = primitive_for(kind, rule)
     if primitive is None or primitive.name not in OPS:
         op = OPS.get(form.op or form.names[0], usual)
-        make_call(op, rule, op.default_edge)
+        make_call(op, rule, op.default_edge)  # raises what is wrong with the rule, in the name of the op
     primitive = primitive or usual
     return _twin(old, make_call(primitive, rule, primitive.default_edge).spec)
 

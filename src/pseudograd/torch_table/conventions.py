@@ -23,7 +23,7 @@ Convention = float | str
 
 
 class Pinned(NamedTuple):
-    """pull(convention, grad, *inputs, wants): the gradients under a convention. compares: does it also get y?"""
+    """pull(convention, grad, *inputs, wants): the gradients under a convention. compares: does `pull` also get y?"""
 
     pull: Callable[..., Gradients]
     compares: bool
@@ -32,9 +32,10 @@ class Pinned(NamedTuple):
 class Family(Record):
     """Functions that one keyword of pin_edge pins.
 
-    at: the kink in words. takes: what a number for the family means; empty if it takes only names. torch, since_2_14, jax, tensorflow:
-        their conventions. None: jax or tensorflow lacks the function, or 2.14 changed nothing. singular: conventions that are infinity or
-        NaN, pinned only on demand. alike: the conventions of other functions with the same values, as clamp(min=0) for relu.
+    at: the kink in words. takes: what a number for the family means; empty if it takes only names.
+    torch, since_2_14: the convention of torch, and the one since torch 2.14 if it is another. jax, tensorflow: their conventions; None if
+        the framework lacks the function. singular: conventions that are infinity or NaN; a pin of a framework takes them with nan=True.
+        alike: the conventions of other functions with the same values, as clamp(min=0) for relu.
     notes: for the docs, what torch, JAX and TensorFlow do, if their conventions do not say it.
     """
 
@@ -66,10 +67,10 @@ class Kink(Record):
 
     arrange: as in Form; None if a pin runs the same primitive as override. write(convention, own, *values): the result by other
         functions of torch, or None if torch has to run it. own(*tensors) is torch's function, with these tensors as its first arguments.
-    example: arguments at the kink. nodes: as in Form; empty for those of the form. is_noted: the nodes keep too little, so `diagnose` notes
-        the calls.
-    pick(node, inputs): for a function or node of several families: the family of this call, and the primitive that stands in; None for a
-        call without a known kink. node: None for a call that has not run yet.
+    example: arguments at the kink. nodes: as in Form; empty if the form has them. is_noted: `diagnose` notes the calls, because the nodes
+        keep too little.
+    pick(node, inputs): if the function has several families, that of this call, and the primitive that stands in; None for a call without
+        a known kink. node: None before the call has run.
     """
 
     family: Family

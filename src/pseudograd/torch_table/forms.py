@@ -45,7 +45,7 @@ class Kinked(Record):  # not a NamedTuple: compiled code of torch 2.8 reads no p
 
 
 FORMS: list[Form] = []
-# Both by the function that torch hands to a TorchFunctionMode. `override` and an edge act on the first, a pin of a family on the second.
+# By the function that torch hands to a TorchFunctionMode. `override` and pinned edges use SPELLINGS, pins of a family use KINKED.
 SPELLINGS: dict[object, Spelling] = {}
 KINKED: dict[object, tuple[Kinked, ...]] = {}
 FAMILIES: dict[str, Family] = {}
@@ -97,7 +97,7 @@ def kink_of_node(name: str) -> Kinked | None:
 
 
 def overlap(switches: Iterable[str], others: Iterable[str]) -> bool:
-    """Does some form have a switch of the first and a switch of the second?"""
+    """Do some of these switches act on a form on which some of the others act, too?"""
     switches, others = set(switches), set(others)
     return any(switches.intersection(form.switches) and others.intersection(form.switches) for form in FORMS)
 
@@ -148,7 +148,7 @@ def read_saved(node: object, names: tuple[str, ...], arrange: Arrange) -> SavedV
 
 
 def shares_at_the_edge(form: Form, has_tensor_bound: bool) -> dict[str, float]:
-    """The share of grad that x gets exactly at a bound, in each era; that of torch.clamp if the form has none for such a bound."""
+    """The share of grad that x gets exactly at a bound, in each era. For a form without such an edge case, that of torch.clamp."""
     for known in (form, SPELLINGS[torch.clamp].form) if EDGE in form.switches else (form,):
         for case in known.edge_cases:
             if (case.slopes_in(CLOSED_ERA).bound is not None) == has_tensor_bound:

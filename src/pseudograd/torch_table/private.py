@@ -108,7 +108,7 @@ _NO_DISPATCH = Tensor.__torch_dispatch__
 
 
 def is_opaque(value: object) -> bool:
-    """Does its class intercept each call, so that nobody can read its numbers, as with a fake tensor? Not a DTensor, which has a local part."""
+    """Does its class intercept each call, so that its numbers cannot be read, as with a fake tensor? A DTensor has a local part."""
     if type(value) is Tensor or type(value) is nn.Parameter:
         return False
     dispatch = getattr(type(value), "__torch_dispatch__", _NO_DISPATCH)
@@ -290,7 +290,7 @@ def take_off_the_stack(mode: object) -> bool:
 
 
 def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
-    """End the context of a mode, in whatever order. If the mode is gone, a context of torch has popped it in place of its own mode: pop that."""
+    """End the context of a mode, in whatever order. If the mode is gone, a context of torch has popped it instead of its own: pop that."""
     if not has_mode_stack:
         TorchFunctionMode.__exit__(mode, None, None, None)
     elif not take_off_the_stack(mode) and is_in_its_thread and mode_count():

@@ -47,14 +47,14 @@ class Read(NamedTuple):
 
 
 class EdgeCase(NamedTuple):
-    """An expression, as text and as f(x, tensor). slopes: those where x == tensor == 0, by each era that changed them."""
+    """An expression, as text and as f(x, tensor). slopes: those at x == tensor == 0, by era; an era that changed nothing is left out."""
 
     text: str
     f: Callable[[Tensor, Tensor], Tensor]
     slopes: dict[str, Slopes]
 
     def slopes_in(self, era: str) -> Slopes:
-        """The slopes in this era: those of the last era, up to this one, that changed them."""
+        """The slopes in this era, or in the last era before it that has some."""
         names = list(ERAS)
         known = [name for name in names[: names.index(era) + 1] if name in self.slopes]
         return self.slopes[known[-1]]
@@ -77,8 +77,8 @@ X: Takes = {"input": MISSING}
 class Form(Record):
     """One function of torch, under all names and owners that it has.
 
-    switches: the contexts that act on it: families of override, and EDGE for pin_edge. The first is its own family. If contexts of two
-        switches are active, the later switch counts. A function that hides others has their switches.
+    switches: what acts on it: families of override, and EDGE for pin_edge. The first is its own family. If two switches are on, the later
+        one counts. A function that hides others has their switches.
     takes: its arguments with their defaults, the tensor first. edge_cases: its slopes exactly at a bound. kink: where it has no slope.
 
     owners: the modules and classes that have the function under its names; the variant in place has "_" behind the name.
@@ -89,7 +89,7 @@ class Form(Record):
     aten_arrange: the same for the functions of aten, if it differs.
     otherwise: a second primitive, for the rules that the primitive of `arrange` lacks; it reads some of the same inputs. If both lack a
         rule, torch's own function runs.
-    op: our op that raises the errors when a module gets a rule; empty if it has the name of the function.
+    op: our op in whose name an error about a rule is raised; empty if it has the name of the function.
 
     hides: the names of other functions of the table that it runs inside, where no mode sees them.
     write(run, *values): computes what torch computes, but calls each hidden function as `run(function, *arguments)`. It returns the result;
@@ -134,7 +134,7 @@ class Form(Record):
 
     @property
     def usual(self) -> Read | None:
-        """How a call is read that gives only x; here x is an empty tensor."""
+        """How a call with x alone is read, for example with an empty x."""
         arranged = self.arrange(torch.empty(0, device="cpu"), *[*self.takes.values()][1:])
         return None if arranged is None else Read(*arranged)
 
@@ -202,7 +202,7 @@ class Spelling:
 
 
 def spellings_of(form: Form, arrange: Arrange | None = None) -> list[tuple[object, Spelling]]:
-    """Every function of torch with a name and an owner of the form; aten's packet and its overloads too."""
+    """Every function of torch with a name and an owner of the form; in torch.ops.aten, each overload is a function of its own."""
     spellings: list[tuple[object, Spelling]] = []
     for name, owner, suffix in itertools.product(form.names, form.owners, ("", "_")):
         function = getattr(owner, name + suffix, None) if name else None
@@ -221,7 +221,7 @@ def spellings_of(form: Form, arrange: Arrange | None = None) -> list[tuple[objec
 
 NN = (fused_nn, functional)
 TENSORS = (torch, Tensor)
-# Slopes at a bound. The first two are for a bound that is a number; the others for a tensor, which gets what x does not get.
+# Slopes at a bound: the first two if the bound is a number, the others if it is a tensor, which gets what x does not get.
 PASSES, CUTS = Slopes(1.0), Slopes(0.0)
 PASSES_ALL, SHARES = Slopes(1.0, 0.0), Slopes(0.5, 0.5)
 
@@ -301,7 +301,7 @@ def in_float32(write: Write) -> Write:
 
 
 def only_backward_tells() -> bool:
-    """Is it unknown before backward which of two tensors asks for a gradient? It is under a transform, but in forward mode the tangent
-    tells. Compiled code cannot tell whether a tensor is wrapped.
+    """Is it unknown before backward which of two tensors asks for a gradient? It is under a transform; in forward mode only in compiled code,
+    because the tangent shows it elsewhere.
     """
     return transforms_are_active() and (not in_forward_mode() or torch.compiler.is_compiling())
