@@ -87,7 +87,7 @@ class Run:
     stderr: bytes = b""
 
     def last_lines(self, most: int) -> tuple[str, ...]:
-        """The last lines of the stderr of a quiet run. Before them half as many of its stdout, where pytest writes its failures."""
+        """The last lines of the stderr of a quiet run, and before them half as many of its stdout, where pytest writes failures."""
         out, err = (text.decode(errors="replace").rstrip().splitlines() for text in (self.stdout, self.stderr))
         return (*out[-(most // 2) :], *err[-most:])
 
@@ -106,8 +106,9 @@ def run(
     environment: Mapping[str, str] | None = None,
     seconds: float | None = None,
 ) -> Run:
-    """Run the command with the job in each of its python processes. is_quiet: what it prints is returned, not shown.
-    environment: what is added to that of this process. seconds: after which the program gets SIGTERM.
+    """Run the command with the job in each of its python processes.
+
+    is_quiet: what the program prints is returned, not shown. environment: further variables. seconds: after these it gets SIGTERM.
     """
     with _followed(job, {**os.environ, **(environment or {})}) as (folder, environment):
         status, stdout, stderr = _process(command, environment, stdin, is_quiet, seconds)

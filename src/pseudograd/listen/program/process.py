@@ -47,9 +47,10 @@ class Process:
         self.job: dict[str, Any] = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         self.follower: Follower | None = None
         self._rank: int | None = None
-        self._renew()
+        self._start_afresh()
 
-    def _renew(self) -> None:
+    def _start_afresh(self) -> None:
+        """Nothing is written yet by this process, which may be a fork of another."""
         self.name = f"{os.getpid()}-{time.time_ns()}"
         self._is_marked = self._is_written = False
 
@@ -104,18 +105,18 @@ class Process:
     # --- processes that begin in another way --------------------------------------------------------------------------
 
     def await_bootstrap(self) -> None:
-        """Begin as soon as multiprocessing knows the task of this process, because workers that load data are not followed."""
+        """Begin when multiprocessing runs the task of this process, unless the task is to load data: such workers are not followed."""
         importlib.import_module("multiprocessing.process")
-        patches.BOOTSTRAP.apply(self._beginning)
+        patches.BOOTSTRAP.apply(self._begin_in)
 
-    def _beginning(self, known: Callable[..., object]) -> Callable[..., object]:
-        @functools.wraps(known)
-        def bootstrap(process: object, *arguments: object, **named: object) -> object:
+    def _begin_in(self, bootstrap: Callable[..., object]) -> Callable[..., object]:
+        @functools.wraps(bootstrap)
+        def begin_and_bootstrap(process: object, *arguments: object, **named: object) -> object:
             if getattr(getattr(process, "_target", None), "__module__", None) != _DATA_WORKER:
                 self.begin()
-            return known(process, *arguments, **named)
+            return bootstrap(process, *arguments, **named)
 
-        return bootstrap
+        return begin_and_bootstrap
 
     def forked(self) -> None:
         """Called in the child, inside os.fork."""
@@ -123,7 +124,7 @@ class Process:
             if self.follower is not None:
                 self.follower.forked()
             was_followed, self.follower = self.follower is not None, None
-            self._renew()
+            self._start_afresh()
             caller = os.path.basename(sys._getframe(1).f_code.co_filename)
             if caller in ("popen_fork.py", "forkserver.py"):
                 self.await_bootstrap()

@@ -51,7 +51,9 @@ def _pull_hardsigmoid(pull: Pull) -> Pull:
 
     def pulled(grad: Tensor, x: Tensor, min: float, max: float, *, y: Tensor, **parameters: object) -> Gradients:
         clamped = torch.where(x < min, min, torch.where(x > max, max, x))
-        return pull(grad * (1.0 / 6.0), x, min, max, y=clamped, **parameters)  # torch multiplies by it
+        return pull(
+            grad * (1.0 / 6.0), x, min, max, y=clamped, **parameters
+        )  # as torch does, which does not divide by 6
 
     return pulled
 
@@ -68,6 +70,7 @@ def _pick_hardtanh(node: object, inputs: Inputs) -> tuple[str, str]:
     return ("relu6", "torch.relu6") if is_relu6 else ("hardtanh", "torch.hardtanh")
 
 
+# After the kink and the meaning of a number: the conventions of torch, JAX and TensorFlow.
 _RELU = Family("relu", "0", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(min=0) of torch<=2.13": 1.0})
 _RELU6 = Family("relu6", "0 and 6", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(0, 6) of torch<=2.13": 1.0})
 _HARDTANH = Family("hardtanh", "both bounds", SLOPE, 0.0, 1.0, 1.0)
@@ -141,9 +144,9 @@ def _exponential(
 
 _LEAKY_RELU = Family("leaky_relu", "0", SLOPE, OWN, 1.0, OWN, notes=("its slope", "1", "its slope"))
 _OF_LEAKY_RELU = pull_with_kink(is_zero, lambda grad, x, slope: torch.where(x > 0, grad, grad * slope))
-pin(_LEAKY_RELU, "leaky_relu", _OF_LEAKY_RELU, None, ("x", "negative_slope"), False)
+pin(_LEAKY_RELU, "leaky_relu", _OF_LEAKY_RELU, inputs=("x", "negative_slope"), compares=False)
 _ABS: Family = Family("abs", "0", SLOPE, 0.0, 1.0, 0.0)
-pin(_ABS, "torch.abs", pull_with_kink(is_zero, lambda grad, x: grad * torch.sgn(x)), torch.abs, ("x",), False)
+pin(_ABS, "torch.abs", pull_with_kink(is_zero, lambda grad, x: grad * torch.sgn(x)), torch.abs, ("x",), compares=False)
 
 
 def _arrange_gelu(x: Tensor, approximate: object) -> Arranged | None:

@@ -39,11 +39,11 @@ Bound = float | Tensor | None
 CLAMP = Family(
     "clamp",
     "a bound; x, the bound",
-    FIRST,
-    CLOSED_ERA,
-    "jax",
-    "tensorflow",
+    takes=FIRST,
+    torch=CLOSED_ERA,
     since_2_14=OPEN_ERA,
+    jax="jax",
+    tensorflow="tensorflow",
     notes=("see above", ".5, .5", "1, 0"),
 )
 
@@ -65,7 +65,7 @@ def _pull_clamp(
     at_min = nowhere if min is None else (x == min) & ~above
     at_max = nowhere if max is None else (x == max) & ~below & ~at_min
     is_nan = y != y
-    # In TensorFlow it is maximum(minimum(x, max), min), which gives min the grad of an x that is NaN.
+    # TensorFlow's clip is maximum(minimum(x, max), min), which gives min the grad of an x that is NaN.
     if convention == "tensorflow" and min is not None:
         below, above = below | (x != x), above & (x == x)
     to_bound = share(grad, 1.0 - first)
@@ -76,10 +76,10 @@ def _pull_clamp(
 
 
 def _pull_clamp_of_jax(grad: Tensor, x: Tensor, min: Bound, max: Bound) -> Gradients:
-    """jnp.clip is minimum(maximum(x, min), max). Each of the two shares grad at a tie."""
+    """jnp.clip is minimum(maximum(x, min), max). Both functions give each of two tied inputs half of the gradient."""
     lifted = x if min is None else torch.where(x < min, min, x)
     if isinstance(min, Tensor):
-        lifted = torch.where(min == min, lifted, min)
+        lifted = torch.where(min == min, lifted, min)  # a NaN in min comes through
     to_lifted, to_max = grad, None
     if max is not None:
         tied, half = lifted == max, 0.5 * grad
@@ -142,7 +142,7 @@ def _pull_extreme(
 def _pull_fextreme(
     is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
 ) -> Gradients:
-    """fmin or fmax: of a number and a NaN the number gets grad, of two NaN x."""
+    """fmin or fmax. If one input is NaN, the other gets grad; if both are, x gets it."""
     wins = ((x < other) if is_min else (x > other)) | (other != other)
     to_x, to_other = torch.where(wins, grad, 0.0), torch.where(wins, 0.0, grad)
     return _share_tie(float(convention), grad, x == other, to_x, to_other)
@@ -153,8 +153,8 @@ def _share_tie(first: float, grad: Tensor, tied: Tensor, to_x: Tensor, to_other:
 
 
 def _pull_either(pull: Pull, is_min: bool) -> Pull:
-    """The pull of minimum(x, other) or maximum: a clamp of the input that wants a gradient, with the other one as its bound; torch's own
-    gradient if both want one. torch saves the second argument first, so the inputs stay in their order.
+    """The pull of minimum(x, other) or maximum: a clamp of the input that wants a gradient, with the other input as its bound. If both want
+    one, torch's own gradient.
     """
 
     def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants, **parameters: object) -> Gradients:
@@ -192,14 +192,11 @@ _PAIR = ("x", "other")
 _TWO: Takes = {"input": MISSING, "other": None}  # without `other` the name means another function, which torch runs
 
 
-def _tie(name: str, first: float, jax: float | str, tensorflow: str | None, later: float | None = None) -> Family:
-    notes = ("see above", "0, 1", "") if later else (".5, .5", ".5, .5; NaN 0, 0", "1, 0; NaN 0, 1")
-    return Family(name, "a tie", FIRST, first, jax, tensorflow, since_2_14=later, notes=notes)
-
-
 def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound: Literal["min", "max"]) -> list[Form]:
+    """bound: of the maximum, each input is the min of the other."""
     is_min = bound == "max"
-    ties = _tie(name, 0.5, "jax", "tensorflow")
+    notes = (".5, .5", ".5, .5; NaN 0, 0", "1, 0; NaN 0, 1")
+    ties = Family(name, "a tie", takes=FIRST, torch=0.5, jax="jax", tensorflow="tensorflow", notes=notes)
     pair = pin(ties, f"torch.{name} of two", partial(_pull_extreme, is_min), function, _PAIR)
     forward = (lambda x, min, max: function(x, max)) if is_min else (lambda x, min, max: function(x, min))
     bounded = stand_in(f"torch.{name}", forward, "clamp")
@@ -224,7 +221,7 @@ def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound
 
 
 def _fextreme(name: str, function: Callable[..., Tensor]) -> Form:
-    ties = _tie(name, 1.0, 0.0, None, 0.5)
+    ties = Family(name, "a tie", takes=FIRST, torch=1.0, since_2_14=0.5, jax=0.0, notes=("see above", "0, 1", ""))
     pin(ties, f"torch.{name}", partial(_pull_fextreme, name == "fmin"), function, _PAIR)
     return Form(
         name,
@@ -262,7 +259,7 @@ def _clamp_form(
     )
 
 
-_NUMBERS = "clamp(x, min=0)", "clamp(x, max=0)", "clip(x, 0, 1)", "x.clamp_(0, 1)", "clamp(x, 0, 0)"
+_WITH_NUMBERS = "clamp(x, min=0)", "clamp(x, max=0)", "clip(x, 0, 1)", "x.clamp_(0, 1)", "clamp(x, 0, 0)"
 FORMS = [
     _clamp_form(
         "clamp",
@@ -273,7 +270,7 @@ FORMS = [
         aten_arrange=_arrange_aten_clamp,
         node="ClampBackward",
         cases=(
-            *(edge_case(text, PASSES, CUTS) for text in _NUMBERS),
+            *(edge_case(text, PASSES, CUTS) for text in _WITH_NUMBERS),
             *(edge_case(f"clamp(x, {bound}=tensor)", PASSES_ALL, SHARES) for bound in ("min", "max")),
         ),
     ),
@@ -301,5 +298,6 @@ FORMS = [
     *_extremes("minimum", torch.minimum, "min", "max"),
     _fextreme("fmax", torch.fmax),
     _fextreme("fmin", torch.fmin),
+    # No function of torch: `doctor` compares a clamp that is written with `where`.
     Form("", edge_cases=(edge_case("where(x >= tensor, x, tensor)", PASSES_ALL),)),
 ]

@@ -19,7 +19,7 @@ from ..records import EDGE, MISSING, Form, Inputs, Run
 
 
 def _write_normalize(run: Run, input: Tensor, p: float, dim: object, eps: object, out: object) -> Tensor | None:
-    """The norm stays torch's own: frameworks have NaN in the norm of zeros, but not in their normalize."""
+    """Only the clamp gets a rule. The norm keeps torch's gradient: frameworks have NaN in the norm of zeros, but not in their normalize."""
     if out is not None:
         return None
     return input / run(Tensor.clamp_min, torch.norm(input, p, dim, True), eps).expand_as(input)
@@ -105,7 +105,8 @@ def _write_rnn_relu(run: Run, input: Tensor, hx: Tensor, params: Any, *others: A
     directions, each = 2 if bidirectional else 1, 4 if has_biases else 2
     if len(params) != layers * directions * each or hx.shape[0] != layers * directions:
         return None
-    weights = [(*params[at : at + each], None, None)[:4] for at in range(0, len(params), each)]
+    no_biases = () if has_biases else (None, None)
+    weights = [(*params[at : at + each], *no_biases) for at in range(0, len(params), each)]
     hidden = hx.unbind(0)
     last: list[Tensor] = []
     if batch_first:

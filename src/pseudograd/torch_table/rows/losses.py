@@ -80,7 +80,7 @@ def _compare_distances(
 def _compare_with_distance(
     run: Run, anchor: Tensor, positive: Tensor, negative: Tensor, function: object, margin: object, swap: object
 ) -> Tensor | None:
-    """The distance may be a function of the program, whose own calls the mode sees. (Dynamo itself traces the Python of torch's loss.)"""
+    """The distance may be a function of the program, whose calls of torch then get the rules, too."""
 
     def distance(x: Tensor, other: Tensor) -> Tensor:
         return run(torch.pairwise_distance if function is None else function, x, other)
@@ -126,8 +126,8 @@ def _loss_forms(
 ) -> list[Form]:
     """A row for each owner of a loss: they differ in their last arguments.
 
-    takes: the arguments before these, with their defaults. Without `reduction`, torch and torch.ops.aten differ: torch's parser reads the
-    name of the default as 0.
+    takes: the arguments before these, with their defaults. The default of `reduction` is "none" in torch and "mean" in torch.ops.aten,
+    although both are made from one text: torch's parser reads the name of the default as 0.
     """
     of_torch = in_float32(_reduced(losses_of, lambda code: code if isinstance(code, int) else None, 1))
     by_owner: tuple[tuple[object, Write, Takes, tuple[type[nn.Module], ...]], ...] = (

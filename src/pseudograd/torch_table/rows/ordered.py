@@ -15,7 +15,7 @@ from torch import Tensor
 from ... import engine
 from ...ops.replace import REPLACE_GRAD
 from ...rule import call_for
-from ..conventions import OWN, SHARED, Family, Kink
+from ..conventions import SHARED, Family, Kink
 from ..eras import CLOSED_ERA, OPEN_ERA
 from ..records import MISSING, TENSORS, Form, Takes
 
@@ -79,7 +79,10 @@ def _write_topk(
 def _value_at_rank(
     values: Tensor, indices: Tensor, x: Tensor, dim: int, keepdim: bool, rank: int, is_mean: bool = False
 ) -> Tensor:
-    """The value at a rank, with its gradient; that of the entry which torch names for a NaN. is_mean: the next rank shares it if equal."""
+    """The value at a rank. The gradient goes to the entry at this rank in a stable sort; for a NaN, to the entry that torch names.
+
+    is_mean: the entry at the next rank gets half of the gradient if it is equal.
+    """
     values = values.detach()
     order = _stable_order(x, dim)
     kept_values, own = (values, indices) if keepdim else (values.unsqueeze(dim), indices.unsqueeze(dim))
@@ -169,25 +172,26 @@ def _neighbours(rank: Tensor, interpolation: str) -> tuple[Tensor, Tensor | None
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 _MAX = Family(
-    "max", "ties, max and min over a dimension", "", OWN, SHARED, SHARED, notes=("one of them", "shared", "shared")
+    "max",
+    "ties, max and min over a dimension",
+    jax=SHARED,
+    tensorflow=SHARED,
+    notes=("one of them", "shared", "shared"),
 )
 _SORT = Family(
     "sort",
     "ties, also of msort, topk and kthvalue",
-    "",
-    OWN,
-    "jax",
-    "tensorflow",
+    jax="jax",
+    tensorflow="tensorflow",
     notes=("of no order", "in their order; descending in reverse", "in their order"),
 )
-_MEDIAN = Family("median", "ties", "", OWN, "jax", notes=("shared, or one", "as they are sorted", ""))
+_MEDIAN = Family("median", "ties", jax="jax", notes=("shared, or one", "as they are sorted", ""))
 _QUANTILE = Family(
     "quantile",
     "ties, also of nanquantile",
-    "",
-    CLOSED_ERA,
-    "jax",
+    torch=CLOSED_ERA,
     since_2_14=OPEN_ERA,
+    jax="jax",
     notes=("shared, or one", "as they are sorted", ""),
 )
 _DIM: Takes = {"dim": MISSING, "keepdim": False}

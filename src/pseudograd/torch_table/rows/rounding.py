@@ -18,7 +18,7 @@ _SIGN = stand_in("torch.sign", lambda x, at_zero: torch.sign(x), "sign", ("x", "
 
 
 def _pull_per_tensor(pull: Pull) -> Pull:
-    """The function gives scale and zero_point no gradient, reads a tensor scale as float32, and cuts a tensor zero_point off."""
+    """torch's function gives scale and zero_point no gradient, reads a tensor scale as float32, and truncates a tensor zero_point."""
 
     def pulled(
         grad: Tensor, x: Tensor, scale: object, zero_point: object, *grid: int, wants: Wants, **parameters: object
@@ -52,9 +52,9 @@ def _pull_per_channel(pull: Pull) -> Pull:
 
 
 def _z_with_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """round(x / scale + zero_point): torch adds a float zero_point before it rounds.
+    """round(x / scale + zero_point): torch adds a float zero_point before it rounds, by a fused multiply-add in float32.
 
-    It computes the sum in float32, and does not round the product before (a fused multiply-add), except with a float16 zero point.
+    If the zero point is in float16, torch rounds the product before it adds.
     """
     inverse = scale.reciprocal()
     if zero_point.dtype is torch.float16 and x.dtype is not torch.float64:
@@ -89,7 +89,8 @@ _SETTINGS = ("averaging_const", "quant_min", "quant_max", "ch_axis")
 
 def _write_observed(run: Run, input: Tensor, *arguments: Any) -> Tensor:
     """The call changes its observer first. The scale is copied, because the next call may change it before the backward of this one."""
-    (_, is_on, *_, scale, zero_point), (_, low, high, axis, by_row, _) = arguments[:6], arguments[6:]
+    _, is_on, _, _, scale, zero_point = arguments[: len(_OBSERVER)]
+    _, low, high, axis, by_row, _ = arguments[len(_OBSERVER) :]
     with torch.no_grad():
         torch.fused_moving_avg_obs_fake_quant(input.detach(), *arguments)
         grid = scale.clone(), zero_point.clone()
@@ -149,8 +150,8 @@ FORMS = [
         hides=("fake_quantize_per_tensor_affine",),
         write=_write_observed,
     ),
-    # These are not written out. torch, which keeps them private, computes the gradients of scale and zero point in the formula of x. With a
-    # rule, x would learn by the rule and the scale by torch's formula, which no published quantiser does.
+    # These private functions are not written out. They give scale and zero point a gradient, too, by torch's formula. With a rule, x would
+    # learn by the rule and the scale by torch's formula, which no published quantiser does.
     *(
         Form(
             f"_fake_quantize_learnable_per_{part}_affine",

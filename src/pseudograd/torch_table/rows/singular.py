@@ -36,8 +36,8 @@ def _pull_hypot(convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: T
     return torch.where(is_origin, at_origin, to_x), torch.where(is_origin, at_origin, to_other)
 
 
-_SQRT = Family("sqrt", "0, where grad is 0", "", OWN, OWN, "tensorflow", notes=("NaN", "NaN", "0"))
-_HYPOT = Family("hypot", "0, 0", SLOPE, OWN, 0.5, notes=("NaN", ".5, .5", ""))
+_SQRT = Family("sqrt", "0, where grad is 0", jax=OWN, tensorflow="tensorflow", notes=("NaN", "NaN", "0"))
+_HYPOT = Family("hypot", "0, 0", SLOPE, jax=0.5, notes=("NaN", ".5, .5", ""))
 pin(_SQRT, "torch.sqrt", _pull_sqrt, torch.sqrt, ("x",))
 pin(_HYPOT, "torch.hypot", _pull_hypot, torch.hypot, ("x", "other"))
 
@@ -45,7 +45,7 @@ pin(_HYPOT, "torch.hypot", _pull_hypot, torch.hypot, ("x", "other"))
 
 
 def _pull_gate(value: str, grad: Tensor, x: None, is_at: Tensor, *, wants: Wants) -> Gradients:
-    """grad comes from torch's own pull. It is replaced at the singular points."""
+    """grad is what torch's own function, which runs after the gate, gives x. It is replaced at the singular points."""
     return torch.where(is_at, float(value), grad), None
 
 
@@ -63,7 +63,9 @@ _GATE = register(
 
 
 def _gate(x: Tensor, is_at: Tensor, value: str) -> Tensor:
-    """x, whose gradient is replaced by `value` where is_at. Forward mode passes here before torch's function, so it keeps torch's slope."""
+    """x, whose gradient is replaced by `value` where is_at; x itself in forward mode, where torch's function comes after the gate, and if the
+    value is "".
+    """
     if in_forward_mode() or not value:
         return x
     return engine.run(call_for(_GATE, value), x, is_at.expand(x.shape))
@@ -75,8 +77,9 @@ def _write_norm(
     if dtype is not None or out is not None or x.dim() == 0 or isinstance(p, Tensor):
         return None
     dims = tuple(range(x.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
-    if p == "nuc" or (name == "norm of linalg" and p is not None and (len(dims) == 2) and p != "fro"):
-        return None  # of a matrix
+    is_of_matrix = p == "nuc" or (name == "norm of linalg" and p not in (None, "fro") and len(dims) == 2)
+    if is_of_matrix:
+        return None
     p = 2 if p in (None, "fro") else p
     if p == 0:
         return None
@@ -91,7 +94,7 @@ def _write_norm(
 
 
 def _norm_of_jax(value: Tensor, norms: Tensor, x: Tensor, p: float, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """A sum or an extreme of jnp.abs, whose slope at 0 is 1. The maximum is one of them and a constant 0, so at 0 its slope is 1/2."""
+    """A sum or an extreme of jnp.abs, whose slope at 0 is 1. JAX's maximum includes a constant 0, so at 0 each entry has the slope 1/2."""
     sign = torch.where(x.detach() == 0, 0.5 if p == math.inf else 1.0, torch.sgn(x.detach()))
     signed = x * sign
     if p == 1:
@@ -129,22 +132,17 @@ _ON_DEMAND = ("0", "(NaN)", "(NaN)")
 _NORM = Family(
     "norm",
     "zeros, of the norms 1 and infinity",
-    "",
-    OWN,
-    "jax",
+    jax="jax",
     singular={"jax": "jax, nan", "tensorflow": NAN},
     notes=("0", "1; .5 shared; others (NaN)", "(NaN)"),
 )
-_STD = Family("std", "a constant", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
-_ATAN2 = Family("atan2", "0, 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
-_POW = Family("pow", "0 to the power 0", "", OWN, singular=_IN_BOTH, notes=_ON_DEMAND)
+_STD = Family("std", "a constant", singular=_IN_BOTH, notes=_ON_DEMAND)
+_ATAN2 = Family("atan2", "0, 0", singular=_IN_BOTH, notes=_ON_DEMAND)
+_POW = Family("pow", "0 to the power 0", singular=_IN_BOTH, notes=_ON_DEMAND)
 _XLOGY = Family(
     "xlogy",
     "0, 0",
-    "",
-    OWN,
-    None,
-    "tensorflow",
+    tensorflow="tensorflow",
     singular={"jax": "jax"},
     notes=("0, NaN", "(-inf, NaN)", "0, 0"),
 )
