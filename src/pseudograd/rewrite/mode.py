@@ -86,8 +86,8 @@ class Rewrite(Entered):
         if not _is_dynamo_compiling():
             if type(func) is MethodWrapperType:  # an attribute is read: the most frequent call, and in no table
                 return func(*args, **kwargs)
-            calls_of_function = prepared.get(self)
-            known = None if calls_of_function is None else calls_of_function.get(func)
+            calls_by_function = prepared.get(self)
+            known = None if calls_by_function is None else calls_by_function.get(func)
             if known is not None and not is_tracing():
                 result = known_calls.run_known(self, known, args, kwargs)
                 if result is not None:

@@ -63,8 +63,8 @@ _GATE = register(
 
 
 def _gate(x: Tensor, is_at: Tensor, value: str) -> Tensor:
-    """x, whose gradient is replaced by `value` where is_at; x itself in forward mode, where torch's function comes after the gate, and if the
-    value is "".
+    """x, whose gradient is replaced by `value` where is_at; x itself if the value is "", and in forward mode, which reaches the gate before
+    torch's function.
     """
     if in_forward_mode() or not value:
         return x
