@@ -158,12 +158,8 @@ class Log:
 
     def entries(self) -> Iterator[Rewritten | Missed]:
         for (op, rule, why, *_), tallied in list(self.calls.items()):
-            call = tallied.call
-            lines = (
-                frames.file_and_line(call),
-                frames.file_and_line(tallied.program),
-                "" if call is None else call.expression,
-            )
+            expression = "" if tallied.call is None else tallied.call.expression
+            lines = frames.file_and_line(tallied.call), frames.file_and_line(tallied.program), expression
             yield _entry(str(op), str(rule), lines, why, tallied.calls, False)
         for (op, rule, lines, why), calls in list(self.compiled.items()):
             yield _entry(op, rule, lines, why, calls, True)

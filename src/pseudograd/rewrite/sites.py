@@ -51,11 +51,7 @@ def _is_at(site: str, source: str, is_line: bool, where: str, expression: str | 
     return is_same and frames.is_same_file(site.rpartition(":")[0], where)
 
 
-@constant_result
-def _compiled_line() -> tuple[str, str]:
-    """The line of the call that Dynamo is tracing, and its source."""
-    where, _, line = frames.compiled_lines()
-    return where, line
+_compiled_lines = constant_result(frames.compiled_lines)
 
 
 class RuleBySite:
@@ -68,7 +64,7 @@ class RuleBySite:
         low, high = _bounds(primitive, inputs)
         family = spelling.form.switches[0]
         if torch.compiler.is_compiling():
-            where, line = _compiled_line()
+            where, _, line = _compiled_lines()
             return self.function(Site(spelling.name, family, where, None, low, high, line, True))
         location = frames.location(2)
         where, expression = frames.file_and_line(location.call), _expression(location.call)

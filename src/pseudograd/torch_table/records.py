@@ -301,5 +301,5 @@ def in_float32(write: Write) -> Write:
 
 
 def only_backward_tells() -> bool:
-    """Is it unknown before backward which of two tensors asks for a gradient? So under a transform, except in forward mode in eager code."""
+    """Is it unknown before backward which of two tensors asks for a gradient? Yes under a transform, except in eager forward mode."""
     return transforms_are_active() and (not in_forward_mode() or torch.compiler.is_compiling())
