@@ -56,7 +56,15 @@ def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
     """
     for patch, replace in replacements.items():
         with patch._lock:
-            owner = _find_owner(patch._path) if patch._owner is None else patch._owner
+            owner, parts = patch._owner, patch._path.split(".")
+            end = len(parts)
+            while owner is None and end:  # the longest path that is a module, and then its attributes
+                owner = sys.modules.get(".".join(parts[:end]))
+                if owner is not None:
+                    for part in parts[end:]:
+                        owner = getattr(owner, part, None)
+                    break
+                end -= 1
             if owner is None:
                 continue
             hidden = vars(owner).get(patch.attribute, _MISSING)
@@ -64,18 +72,6 @@ def apply_all(replacements: Mapping[Patch, Callable[[Any], object]]) -> None:
                 patch._owner, patch._hidden = owner, hidden
                 patch._replacement = replace(None if hidden is _MISSING else hidden)
                 setattr(owner, patch.attribute, patch._replacement)
-
-
-def _find_owner(path: str) -> Any:
-    """The module, class or object with this dotted name; None if its module is not imported, or does not have it."""
-    parts = path.split(".")
-    for end in range(len(parts), 0, -1):
-        owner: Any = sys.modules.get(".".join(parts[:end]))
-        if owner is not None:
-            for part in parts[end:]:
-                owner = getattr(owner, part, None)
-            return owner
-    return None
 
 
 def remove_all(patches: Iterable[Patch]) -> None:

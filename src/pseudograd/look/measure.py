@@ -103,28 +103,19 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     undefined = torch.tensor([end.undefined for end in ends], dtype=grid.dtype)
     grid = torch.cat([_drop_near(grid, [end.x for end in ends], near), undefined]).unique()
     # The kinks and jumps, and more points around them.
-    unit_x, unit_y = _units(f, grid)
+    units = unit_x, unit_y = _units(f, grid)
     steepness = unit_y / unit_x
-
-    def scaled_f(u: Tensor) -> Tensor:
-        return values(f, u * unit_x) / unit_y
-
-    starts, after, left, right, *kinds = breaks(scaled_f, grid / unit_x, eps)
+    starts, after, left, right, *kinds = breaks(_in_units(f, units), grid / unit_x, eps)
     brackets = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, *kinds)
     located = _locate(f, brackets, [*special, *(end.x for end in ends)], jumps, near, eps)
     known = [*(each.x for each in located), *(end.x for end in ends)]
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at) > 4 * near for at in known)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
-    # The derivative. Its step is small enough to stay on one side of every kink.
-    step = torch.full_like(x, eps**0.25 * (high - low))
-    gaps = torch.cat([x[:1] - near, x, x[-1:] + near]).diff()
-    step = torch.minimum(step, torch.maximum(gaps[:-1], gaps[1:]).clamp(min=8 * near) / 2)
+    # The derivative.
     has_value = values(f, undefined).isfinite().tolist()
     ends_of_values = [end.x for end, has in zip(ends, has_value, strict=True) if not has]
-    for obstacle in (*(each.x for each in located), *ends_of_values):
-        distance = (x - obstacle).abs()
-        step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
-    slope, error = (part * steepness for part in slope_of(scaled_f, x / unit_x, step / unit_x, eps))
+    step = _steps(x, [*(each.x for each in located), *ends_of_values], eps**0.25 * (high - low), near)
+    slope, error = (part * steepness for part in slope_of(_in_units(f, units), x / unit_x, step / unit_x, eps))
     noises = [rounding_of(g, x, g_eps) for g, g_eps in zip(gradients, eps_of_gradients, strict=True)]
     at_jumps = torch.tensor([end for pair in pairs for end in (*pair, simplest(*pair))], dtype=x.dtype)
     noise = torch.stack(noises).amax(0).where(~torch.isin(x, at_jumps), 0.0)
@@ -132,6 +123,21 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     slope = slope.where(y.isfinite(), torch.nan)
     m = Measured(x, y, slope, error, gradients[0](x), gradients[1](x), located, pairs, ends, noise)
     return m._replace(error=_spread_error(m))
+
+
+def _in_units(f: Function, units: Pair) -> Function:
+    return lambda x: values(f, x * units[0]) / units[1]
+
+
+def _steps(x: Tensor, kinks: Iterable[float], largest: float, near: float) -> Tensor:
+    """The step of the difference at each x: small enough to stay on one side of every kink."""
+    step = torch.full_like(x, largest)
+    gaps = torch.cat([x[:1] - near, x, x[-1:] + near]).diff()
+    step = torch.minimum(step, torch.maximum(gaps[:-1], gaps[1:]).clamp(min=8 * near) / 2)
+    for kink in kinks:
+        distance = (x - kink).abs()
+        step = torch.where(distance > 0, torch.minimum(step, distance / 3), step)
+    return step
 
 
 def _round_numbers(low: float, high: float) -> list[float]:

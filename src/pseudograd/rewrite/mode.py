@@ -14,7 +14,7 @@ from ..listen.hooks import LOST_ARGUMENTS, find_lost_argument
 from ..rule import PRIMITIVES, Call, Op, RuleObject, call_for, prepared
 from ..torch_table.conventions import OWN
 from ..torch_table.forms import SPELLINGS, is_pinned_inside
-from ..torch_table.private import is_tracing, pop_mode, push_mode
+from ..torch_table.private import is_tracing, node_number, pop_mode, push_mode
 from ..torch_table.records import EDGE, Arguments, Form, Function, Keywords, Spelling, has_rule
 from ..user_function import UserFunction
 from . import known_calls, pins, sites
@@ -38,7 +38,7 @@ class Replacement:
         self.by_site = rule if isinstance(rule, sites.RuleBySite) else None
         self.op = op
         self.is_pin = op is None
-        self.name = _name_of(rule)
+        self.name: str = rule.name if isinstance(rule, RuleObject) else rule
         self.parameters: tuple[tuple[str, str | UserFunction], ...] = ()
         if isinstance(rule, RuleObject):
             self.parameters = tuple(
@@ -57,16 +57,13 @@ class Replacement:
                 rule = RuleObject(self.name, tuple(numbers))
             else:
                 rule = self.rule
-        stand_in = form.primitive_with(primitive, rule)
-        if stand_in is None:
-            if self.op is not None and has_rule(self.op, rule):
+        stand_in = PRIMITIVES[primitive]
+        if isinstance(rule, RuleObject) or rule not in stand_in.rules:
+            with_rule = form.primitive_with(primitive, rule)
+            if with_rule is None and self.op is not None and has_rule(self.op, rule):
                 return None
-            stand_in = PRIMITIVES[primitive]
+            stand_in = with_rule or stand_in
         return call_for(stand_in, rule, stand_in.default_edge)
-
-
-def _name_of(rule: Any) -> Any:
-    return rule.name if isinstance(rule, RuleObject) else rule
 
 
 _ONLY_INSIDE = Replacement(OWN)  # for a function that has no rule itself, but runs pinned functions
@@ -125,7 +122,7 @@ class Rewrite(Entered):
             return self._run_each(spelling, func, args, kwargs)
         result = self._rewrite(spelling, replacement, func, args, kwargs)
         if log is not None:
-            log.nodes.mark_all_seen()
+            log.nodes.seen_up_to = node_number()  # `mark_all_seen`, in less time
         return result
 
     def _replacement(self, spelling: Spelling) -> Replacement | None:
@@ -196,7 +193,8 @@ class Rewrite(Entered):
                 return self._leave_to_torch(spelling, "", LEFT_BY_FUNCTION, func, args, kwargs)
         call = replacement.call(spelling.form, name, rule)
         if call is None:
-            lacking = replacement.name if rule is None else _name_of(rule)
+            chosen = replacement.name if rule is None else rule
+            lacking = chosen.name if isinstance(chosen, RuleObject) else chosen
             return self._leave_to_torch(spelling, lacking, f"{name} has no rule {lacking}", func, args, kwargs)
         if call.primitive.name != name:
             inputs = call.primitive.inputs_of(PRIMITIVES[name], inputs)
