@@ -232,9 +232,9 @@ def test_a_call_without_kernels_starts_few_operators(name: str, no_kernels: None
     assert sum(name not in starts_nothing for name in watching.names) == most
 
 
-_LEVEL = torch.tensor(0.5, requires_grad=True)
+_LEVEL, _ADVANTAGE = torch.tensor(0.5, requires_grad=True), torch.ones(5000)
 WITH_A_FORMULA: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
-    "policy loss": (4, lambda x: pg.policy.loss(x, torch.ones(5000))),
+    "policy loss": (4, lambda x: pg.policy.loss(x, _ADVANTAGE)),
     "fake_quantize, a scale that learns": (4, lambda x: pg.fake_quantize(x, _LEVEL)),
     "jumprelu, a threshold that learns": (4, lambda x: pg.jumprelu(x, _LEVEL, bandwidth=1.0)),
     "inverting": (2, lambda x: pg.clamp(x, -1.0, 1.0, rule="inverting")),
@@ -242,10 +242,13 @@ WITH_A_FORMULA: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
 
 
 @needs_native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", WITH_A_FORMULA)
-def test_a_call_with_a_formula_in_c_starts_few_operators(name: str) -> None:
-    """Its own, the exponential of the loss and the sum of a gradient: each is a kernel on a device."""
+def test_a_call_with_a_formula_in_c_starts_few_operators(name: str, dtype: torch.dtype) -> None:
+    """Its own, the exponential of the loss and the sum of a gradient: each is a kernel on a device. The loss is always of float32, too."""
     most, f = WITH_A_FORMULA[name]
-    x = torch.linspace(-2, 2, 5000, requires_grad=True)
-    assert operators_of(f, x, count=("aten::exp", "aten::sum", "aten::clamp", "pseudograd_native::")) == most
+    x = torch.linspace(-2, 2, 5000, dtype=dtype, requires_grad=True)
+    count = ("aten::exp", "aten::sum", "aten::clamp", "aten::to", "pseudograd_native::")
+    casts = 3 if dtype is torch.bfloat16 and name == "policy loss" else 0
+    assert operators_of(f, x, count=count) == most + casts
     assert operators_of(f, x, "native") > 4 * most

@@ -356,11 +356,11 @@ def _has_kernels(x: Tensor) -> bool:
 _MOST = torch.finfo(torch.float64).max
 
 
-def broadcasts(bound: object, x: Tensor) -> bool:
-    """Is the bound a tensor that the kernels of this device read beside x without a copy?"""
+def broadcasts(bound: object, x: Tensor, dtype: torch.dtype | None = None) -> bool:
+    """Is the bound a tensor that the kernels of this device read beside x without a copy? dtype: by default that of x."""
     if not isinstance(bound, Tensor) or type(bound) not in PLAIN:
         return False
-    if bound.dtype is not x.dtype or bound.device != x.device:
+    if bound.dtype is not (dtype or x.dtype) or bound.device != x.device:
         return False
     own, shape = bound.shape, x.shape
     if bound.layout is not torch.strided or len(own) > len(shape):

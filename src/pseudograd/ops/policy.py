@@ -413,13 +413,17 @@ def mean_over_tokens(log_ratio: Tensor, mask: Tensor | None) -> Tensor:
 RULES: dict[str, Rule] = {}
 
 
+def _ratio(log_ratio: Tensor) -> Tensor:
+    return torch.exp(widened(log_ratio))
+
+
 def _find_formula(
     advantage: object, low: Bound, high: Bound, ceiling: Bound, in_log: int, without_min: int
 ) -> Formula | None:
     if in_log or ceiling is not None:
         return None
     bounds = None if low is None else 1 - low, None if high is None else 1 + high
-    return Formula("loss", *bounds, float(without_min), of_x=torch.exp)
+    return Formula("loss", *bounds, float(without_min), of_x=_ratio)
 
 
 def _rule(name: str, formula: str, also_called: str = "", **row: Any) -> None:

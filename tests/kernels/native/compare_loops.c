@@ -84,13 +84,14 @@ static Rule random_rule(void) {
 }
 
 static void compare(int level, int dtype, const Loops *ours, const Loops *right) {
-    static double x[MOST], grad[MOST], lows[MOST], highs[MOST], y[2][MOST];
+    static double x[MOST], grad[MOST], lows[MOST], highs[MOST], behind_x[2][MOST], y[2][MOST];
     static uint8_t planes[2][PLANES], had[2][MOST];
     int64_t n = 1 + random_below(MOST);
     Rule rule = random_rule();
     double low[1], high[1];
+    int wide = dtype == F64 ? F64 : F32, made = dtype;
     fill(x, dtype, n), fill(grad, dtype, n), fill(lows, dtype, n), fill(highs, dtype, n);
-    fill(low, dtype, 1), fill(high, dtype, 1);
+    fill(low, dtype, 1), fill(high, dtype, 1), fill(behind_x[0], wide, n), fill(behind_x[1], wide, n);
     double min = at(low, dtype, 0), max = at(high, dtype, 0);
 #define BOTH(name, call)                                                                                                               \
     {                                                                                                                                  \
@@ -99,7 +100,7 @@ static void compare(int level, int dtype, const Loops *ours, const Loops *right)
             memset(y[k], 7, sizeof(*y)), memset(planes[k], 7, sizeof(*planes));                                                        \
             call;                                                                                                                      \
         }                                                                                                                              \
-        expect(same(y[0], y[1], dtype, n) && !memcmp(planes[0], planes[1], sizeof(*planes)), name, level, dtype, n, &rule);            \
+        expect(same(y[0], y[1], made, n) && !memcmp(planes[0], planes[1], sizeof(*planes)), name, level, dtype, n, &rule);            \
     }
     int64_t apart = (n + 63) / 64 * 8;
     uint8_t code[PLANES];
@@ -121,9 +122,11 @@ static void compare(int level, int dtype, const Loops *ours, const Loops *right)
         Rule other = random_rule();
         if (formula >= JUMP) other.kind = (uint8_t)(random_below(2) * (TENT + random_below(3)));
         other.formula = formula, other.slopes[NUMBER_AT] = random_share().up;
-        const void *a = random_below(2) ? lows : 0, *b = random_below(2) ? highs : 0;
-        if (dtype == F32 || dtype == F64) BOTH("formula", l->formula(grad, x, a, b, y[k], min, max, other, n))
+        const void *a = random_below(2) ? behind_x[0] : 0, *b = random_below(2) ? behind_x[1] : 0;
+        made = is_to_sum(formula) ? wide : dtype;
+        BOTH("formula", l->formula(grad, x, a, b, y[k], min, max, other, n))
     }
+    made = dtype;
     rule = (Rule){.kind = STANDING, .first = (uint8_t)(1 + random_below(MOST_PLANES))};
     for (int plane = 0; plane < rule.first; plane++) rule.sets[plane] = (uint16_t)random_word();
     int scales = random_below(2);

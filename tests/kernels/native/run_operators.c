@@ -287,12 +287,12 @@ int main(int arguments, char **given) {
                                 run("pull_bounds", stack), expect(stack[0], reads_numbers ? 0 : numel, "pull_bounds", plans[p]);
                                 found[4 + bound] = sum_of(stack[0]);
                             }
-                            int formula = 1 + (int)(p + n) % (FORMULAS - 1), is_served = kind != STANDING && bytes_of(dtypes[d]) > 2;
+                            int formula = 1 + (int)(p + n) % (FORMULAS - 1), wide = dtypes[bytes_of(dtypes[d]) > 2 ? d : 2];
                             stack[0] = (Value)numbers(dtypes[d], of_grad, inners[n], 2);
                             stack[1] = (Value)numbers(dtypes[d], layout, inners[n], 1);
-                            stack[2] = (Value)numbers(dtypes[d], 4 - p % 2, inners[n], 3), stack[3] = (Value)numbers(dtypes[d], 3, inners[n], 4);
+                            stack[2] = (Value)numbers(wide, 4 - p % 2, inners[n], 3), stack[3] = (Value)numbers(wide, 3, inners[n], 4);
                             stack[4] = (Value)settings_of_formula(plans[p] | (int)(n % 2) << 11, formula);
-                            run("formula", stack), expect(stack[0], is_served ? numel : 0, "formula", plans[p]), found[13] = sum_of(stack[0]);
+                            run("formula", stack), expect(stack[0], kind == STANDING ? 0 : numel, "formula", plans[p]), found[13] = sum_of(stack[0]);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);
                             run("encode_", stack), found[7] = sum_of(stack[0]);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1);

@@ -41,8 +41,14 @@ _WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 11, 1 << 12, 1 << 60
 _TURNED, _STANDING, _OF_MIN, _OF_MAX = 1, 5, 6, 7
 _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
 # The numbers that rules.h gives to y of each formula, and to the gradients of x, a and b. 0 if C does not compute it.
-_FORMULAS = {"loss": (1, 2), "grid": (3, 4, 5, 6), "jump": (7, 8, 10), "jump and back": (7, 9, 10), "room": (0, 11)}
-_WIDE = (torch.float32, torch.float64)
+_LOSS_TO_X = 2
+_FORMULAS = {
+    "loss": (1, _LOSS_TO_X),
+    "grid": (3, 4, 5, 6),
+    "jump": (7, 8, 10),
+    "jump and back": (7, 9, 10),
+    "room": (0, 11),
+}
 LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is subnormal, and the processor may be set to round it to 0
 
 
@@ -354,6 +360,14 @@ def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
 # --- by a formula -----------------------------------------------------------------------------------------------------
 
 
+def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def _widened(value: Tensor) -> Tensor:
+    return value if value.dtype in (torch.float32, torch.float64) else value.float()
+
+
 @bits.remembered
 def _settings_of_formula(
     call: Call, formula: Formula, kind: int, has_tensors: tuple[bool, bool], dtype: torch.dtype
@@ -363,7 +377,7 @@ def _settings_of_formula(
     if formula.curve is not None:
         if formula.curve.shape not in ("box", *_KIND_OF_CURVE):
             return None
-        numbers = _numbers_of_curve(formula.curve, dtype)
+        numbers, number = _numbers_of_curve(formula.curve, dtype), rounded_to(number, dtype)
     elif formula.name == "room":
         if low is None or high is None or call.maximize:
             return None
@@ -373,10 +387,13 @@ def _settings_of_formula(
             return None
         numbers = [low, high, *[0.0] * 7]
     else:
-        code = None if call.pieces is None else bits.code_of_sides(call, low is not None, high is not None, dtype)
+        wide = _wide_dtype(dtype)
+        code = None if call.pieces is None else bits.code_of_sides(call, low is not None, high is not None, wide)
         if code is None:
             return None
-        numbers = _numbers_of_sides(code, 0, *_rounded_bounds(low, high, dtype))
+        numbers = _numbers_of_sides(code, 0, *_rounded_bounds(low, high, wide))
+        if kind == _LOSS_TO_X:
+            number = math.inf if dtype is wide else torch.finfo(dtype).max
     numbers[2] = int(numbers[2]) | _flags(*has_tensors)
     return tensor_of(*numbers, kind, number)
 
@@ -384,14 +401,18 @@ def _settings_of_formula(
 def _compute_formula(
     run: Operators, call: Call, grad: Tensor | None, inputs: Sequence[Any], wants: Wants
 ) -> list[Tensor | None] | None:
-    """Without a grad: y. With one: the wanted gradients. None if C cannot compute one of them."""
+    """Without a grad: y. With one: the wanted gradients. None if C cannot compute one of them.
+
+    Half precision is computed in float32, which tensors behind x have already and what they get still has, because it is summed.
+    """
     x, *others = inputs
     assert call.rule.find_formula is not None, "the kernel serves no other"
-    if x is None or x.dtype not in _WIDE or x.dim() > MOST_DIMENSIONS:
+    if x is None or x.dtype not in DTYPES or x.dim() > MOST_DIMENSIONS:
         return None
-    tensors = [value if isinstance(value, Tensor) else None for value in (*others, None)[:2]]
     formula = call.rule.find_formula(*others)
-    if formula is None or not all(value is None or bits.broadcasts(value, x) for value in tensors):
+    tensors = [_widened(value) if isinstance(value, Tensor) else None for value in (*others, None)[:2]]
+    wide = _wide_dtype(x.dtype)
+    if formula is None or not all(value is None or bits.broadcasts(value, x, wide) for value in tensors):
         return None
     if formula.name == "room" and tensors != [None, None]:
         return None
@@ -405,6 +426,8 @@ def _compute_formula(
     if 0 in wanted or any(kind and settings is None for kind, settings in zip(wanted, each, strict=True)):
         return None
     x = x if formula.of_x is None else formula.of_x(x)
+    if grad is not None and (grad.dtype is not x.dtype or grad.shape != x.shape):
+        return None
     a, b = (x if value is None else value for value in tensors)
     return [
         None if settings is None else run.formula(x if grad is None else grad, x, a, b, settings) for settings in each
@@ -412,8 +435,6 @@ def _compute_formula(
 
 
 def _pull_formula(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    if saved[0] is None or grad.dtype is not saved[0].dtype or grad.shape != saved[0].shape:
-        return None
     gradients = _compute_formula(run, call, grad, saved, wants)
     return None if gradients is None else (*gradients, *[None] * (len(wants) - len(gradients)))
 

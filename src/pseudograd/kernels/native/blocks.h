@@ -252,16 +252,20 @@ INLINE M NAME(is_infinite)(V v) {
     return LANE(less)(most, v) | LANE(less)(v, most * LANE(all)(-1.0));
 }
 
-/* What `rule.formula` says, with x between low and high where shares say what passes. An absent a or b is the number of the formula.
+/* What `rule.formula` says, with x between low and high where shares say what passes. An absent a or b is the number of the formula. They,
+   and what they get, are numbers as a lane has them.
 
    LOSS               minus A (which is a) times the ratio x, clipped where that does not lower the loss; on both sides if the number is 1
+   LOSS_TO_X          its gradient, at most as large as the number, except for an infinite grad
    ON_GRID            x on a grid of the step a, where 0 has the place b
    JUMP               x where it is above a, else 0; a gets minus itself times the slope of a step there
    ROOM               grad times the part of the range, which is the number long, that x has ahead */
-INLINE void NAME(formula_block)(const T *grads, const T *xs, const T *as, const T *bs, T *out, V low, V high, Rule rule) {
+INLINE void NAME(formula_block)(const T *grads, const T *xs, const LANE(number) *as, const LANE(number) *bs, void *out, V low, V high, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0), number = LANE(all)(rule.slopes[NUMBER_AT]);
     ROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
-        V grad = LOAD(grads + i), x = LOAD(xs + i), a = as ? LOAD(as + i) : number, b = bs ? LOAD(bs + i) : number, found;
+        V grad = LOAD(grads + i), x = LOAD(xs + i), a = number, b = number, found;
+        if (as) memcpy(&a, as + i, sizeof(V));
+        if (bs) memcpy(&b, bs + i, sizeof(V));
         if (rule.formula == LOSS) {
             V lowest = LANE(select)(LANE(less)(x, low), low, x), highest = LANE(select)(LANE(less)(high, x), high, x);
             if (rule.slopes[NUMBER_AT] != 0.0) found = LANE(select)(LANE(less)(x, low), low, highest);
@@ -272,6 +276,9 @@ INLINE void NAME(formula_block)(const T *grads, const T *xs, const T *as, const 
             V slope = NAME(pulled)(a * negative, NAME(plane)(p, rule.first), NAME(plane)(p, rule.second), rule);
             V all = grad * slope * x, at_rest = LANE(select)(LANE(equal)(a, zero), LANE(select)(NAME(is_infinite)(x), zero, all), zero);
             found = LANE(select)(LANE(equal)(slope, zero), at_rest, all);
+            V size = LANE(select)(LANE(less)(found, zero), found * negative, found);
+            V most = LANE(select)(LANE(less)(found, zero), number * negative, number);
+            found = LANE(select)(LANE(less)(number, size), LANE(select)(NAME(is_infinite)(grad), found, most), found);
         } else if (rule.formula <= ON_GRID_TO_B) {
             V origin = bs ? LANE(whole)(b) + zero : b, position = x * (one / a), place = LANE(whole)(position) + origin;
             V clamped = LANE(clamp)(place, low, high);
@@ -296,12 +303,13 @@ INLINE void NAME(formula_block)(const T *grads, const T *xs, const T *as, const 
             else if (rule.formula == JUMP_TO_A) found = to_a;
             else found = passed - to_a;
         } else {
-            V room = LANE(select)(LANE(less)(grad, zero), high - x, x - low) / number;
+            V room = NAME(rounded)(NAME(rounded)(LANE(select)(LANE(less)(grad, zero), high - x, x - low)) / number);
             M is_none = (LANE(equal)(room, zero) & NAME(is_infinite)(grad)) | (LANE(equal)(grad, zero) & NAME(is_infinite)(room));
             V scaled = LANE(select)(is_none, zero, grad) * LANE(select)(is_none, zero, room);
             found = LANE(select)(LANE(equal)(x, x), scaled, grad);
         }
-        STORE(out + i, found);
+        if (is_to_sum(rule.formula)) memcpy((LANE(number) *)out + i, &found, sizeof(V));
+        else STORE((T *)out + i, found);
     }
 }
 #endif

@@ -16,20 +16,20 @@ typedef struct {
     uint32_t x, y, z, w;
 } Sixteen;
 #endif
-enum { SIXTEENS = BLOCK * sizeof(T) / sizeof(Sixteen), EACH = sizeof(Sixteen) / sizeof(T) };
-#define LOCAL __attribute__((aligned(16))) T
+#define LOCAL __attribute__((aligned(16)))
 
 /* --- memory ----------------------------------------------------------------------------------------------------------- */
 
-INLINE void read_dense(const void *memory, int64_t start, int count, T *block) {
-    const T *from = (const T *)memory + start;
+template <typename Number> INLINE void read_dense(const void *memory, int64_t start, int count, Number *block) {
+    const int each = sizeof(Sixteen) / sizeof(Number);
+    const Number *from = (const Number *)memory + start;
     if (count == BLOCK) {
-        UNROLLED for (int k = 0; k < SIXTEENS; k++) {
+        UNROLLED for (int k = 0; k < BLOCK / each; k++) {
             Sixteen part = ((const Sixteen *)from)[k];
-            memcpy(block + k * EACH, &part, sizeof(part));
+            memcpy(block + k * each, &part, sizeof(part));
         }
     } else {
-        UNROLLED for (int k = 0; k < BLOCK; k++) block[k] = k < count ? from[k] : (T)0;
+        UNROLLED for (int k = 0; k < BLOCK; k++) block[k] = k < count ? from[k] : (Number)0;
     }
 }
 
@@ -47,30 +47,31 @@ static __attribute__((noinline)) int64_t offset_in(const Walk &walk, int64_t at)
     return at >> 32 ? offset_of<uint64_t>(walk, (uint64_t)at) : offset_of<uint32_t>(walk, (uint32_t)at);
 }
 
-INLINE void read(const Arguments &, const Walk *walks, int input, int64_t start, int count, T *block) {
+template <typename Number> INLINE void read(const Arguments &, const Walk *walks, int input, int64_t start, int count, Number *block) {
     const Walk &walk = walks[input];
     if (walk.is_linear) return read_dense(walk.memory, start, count, block);
-    const T *from = (const T *)walk.memory;
+    const Number *from = (const Number *)walk.memory;
     int inner = (int)walk.dim - 1;
     if (!inner || walk.sizes[inner] % BLOCK == 0) { /* neighbours in one row */
         int64_t first = count ? offset_in(walk, start) : 0;
-        UNROLLED for (int k = 0; k < BLOCK; k++) block[k] = k < count ? from[first + k * walk.strides[inner]] : (T)0;
+        UNROLLED for (int k = 0; k < BLOCK; k++) block[k] = k < count ? from[first + k * walk.strides[inner]] : (Number)0;
     } else {
-        UNROLLED for (int k = 0; k < BLOCK; k++) block[k] = k < count ? from[offset_in(walk, start + k)] : (T)0;
+        UNROLLED for (int k = 0; k < BLOCK; k++) block[k] = k < count ? from[offset_in(walk, start + k)] : (Number)0;
     }
 }
 #else
-INLINE void read(const Arguments &a, const Walk *, int input, int64_t start, int count, T *block) {
+template <typename Number> INLINE void read(const Arguments &a, const Walk *, int input, int64_t start, int count, Number *block) {
     read_dense(a.inputs[input], start, count, block);
 }
 #endif
 
-INLINE void write(void *memory, int64_t start, int count, const T *block) {
-    T *to = (T *)memory + start;
+template <typename Number> INLINE void write(void *memory, int64_t start, int count, const Number *block) {
+    const int each = sizeof(Sixteen) / sizeof(Number);
+    Number *to = (Number *)memory + start;
     if (count == BLOCK && (!WALKS || !((uintptr_t)memory % sizeof(Sixteen)))) {
-        UNROLLED for (int k = 0; k < SIXTEENS; k++) {
+        UNROLLED for (int k = 0; k < BLOCK / each; k++) {
             uint32_t words[4];
-            memcpy(words, block + k * EACH, sizeof(words));
+            memcpy(words, block + k * each, sizeof(words));
             Sixteen part = {words[0], words[1], words[2], words[3]};
             ((Sixteen *)to)[k] = part;
         }
@@ -107,7 +108,8 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
     const int64_t start = block * BLOCK, left = a.numel - start;
     const int count = left >= BLOCK ? BLOCK : left > 0 ? (int)left : 0;
     const V min = LANE(all)(a.min), max = LANE(all)(a.max);
-    LOCAL grad[BLOCK], x[BLOCK], low[BLOCK], high[BLOCK], out[BLOCK];
+    LOCAL T grad[BLOCK], x[BLOCK], low[BLOCK], high[BLOCK], out[BLOCK];
+    LOCAL LANE(number) behind_x[2][BLOCK], to_sum[BLOCK];
     uint8_t code[MOST_PLANES] = {0, 0, 0};
 
     if (KIND == PULL_CODE || KIND == PULL_X || KIND == FORMULA) read(a, walks, OF_GRAD, start, count, grad);
@@ -118,8 +120,8 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
         if (HAS_HIGH) read(a, walks, OF_HIGH, start, count, high);
         else UNROLLED for (int k = 0; k < BLOCK; k++) STORE(high + k, max);
     }
-    if (KIND == FORMULA && HAS_LOW) read(a, walks, OF_LOW, start, count, low);
-    if (KIND == FORMULA && HAS_HIGH) read(a, walks, OF_HIGH, start, count, high);
+    if (KIND == FORMULA && HAS_LOW) read(a, walks, OF_LOW, start, count, behind_x[0]);
+    if (KIND == FORMULA && HAS_HIGH) read(a, walks, OF_HIGH, start, count, behind_x[1]);
     const T *lows = HAS_TENSORS ? low : 0, *highs = HAS_TENSORS ? high : 0;
     const T *stand_lows = HAS_TENSORS && HAS_LOW ? low : 0, *stand_highs = HAS_TENSORS && HAS_HIGH ? high : 0;
 
@@ -149,14 +151,16 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
         UNROLLED for (int t = 0; t < (1 << PLANES) - 1; t++) thresholds[t] = LANE(all)(a.factors[t]);
         step_block(x, each, 0, thresholds, PLANES);
     } else if (KIND == FORMULA) {
-        formula_block(grad, x, HAS_LOW ? low : 0, HAS_HIGH ? high : 0, out, min, max, rule);
+        void *made = is_to_sum(rule.formula) ? (void *)to_sum : out;
+        formula_block(grad, x, HAS_LOW ? behind_x[0] : 0, HAS_HIGH ? behind_x[1] : 0, made, min, max, rule);
     } else if (KIND == QUANTIZE) {
         quantize_block(x, out, min, max, rule);
     } else {
         inside_block(x, code, min, max, HAS_LOW, HAS_HIGH);
     }
 
-    if (KIND == PULL_CODE || KIND == PULL_X || HAS_Y) write(a.out, start, count, out);
+    if (KIND == FORMULA && is_to_sum(rule.formula)) write(a.out, start, count, to_sum);
+    else if (KIND == PULL_CODE || KIND == PULL_X || HAS_Y) write(a.out, start, count, out);
     if (KIND != PULL_CODE && KIND != PULL_X && KIND != FORMULA) {
         UNROLLED for (int plane = 0; plane < PLANES; plane++) a.planes[plane * a.apart + block] = (uint8_t)(code[plane] & ((1u << count) - 1));
     }

@@ -7,12 +7,7 @@ tensor goes through the same instructions. Loops are made for constant rules, so
 #define STORE(p, v) NAME(store)(p, v)
 #include "blocks.h"
 
-/* The block of n elements at `start`: where it lies if it is whole, else in `rest`, with zeros behind. 0 where there is no `from`. */
-INLINE const T *NAME(block)(const T *from, int64_t start, int64_t n, T *rest) {
-    if (!from || n - start >= 64) return from ? from + start : 0;
-    memset(rest, 0, 64 * sizeof(T));
-    return memcpy(rest, from + start, (size_t)(n - start) * sizeof(T));
-}
+INLINE const T *NAME(block)(const T *from, int64_t start, int64_t n, T *rest) { return block_of(from, start, n, sizeof(T), rest); }
 
 /* Where to make that block of `to`, and how it gets from there to its place. */
 INLINE T *NAME(place)(T *to, int64_t start, int64_t n, T *made) { return !to || n - start >= 64 ? (to ? to + start : 0) : made; }
@@ -359,24 +354,27 @@ static void NAME(arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64
     if (n % 64) arrival->zeros -= 64 - n % 64;
 }
 
-INLINE void NAME(formula_by)(const T *grad, const T *x, const T *a, const T *b, T *out, double min, double max, Rule rule, int64_t n) {
+INLINE void NAME(formula_by)(const T *grad, const T *x, const LANE(number) *a, const LANE(number) *b, char *out, double min, double max,
+                             Rule rule, int64_t n) {
+    const size_t size = is_to_sum(rule.formula) ? sizeof(*a) : sizeof(T);
     V low = LANE(all)(min), high = LANE(all)(max);
-    for (int64_t i = 0; i < n; i += 64) {
-        T rest[4][64], made[64];
-        NAME(formula_block)(NAME(block)(grad, i, n, rest[0]), NAME(block)(x, i, n, rest[1]), NAME(block)(a, i, n, rest[2]),
-                            NAME(block)(b, i, n, rest[3]), NAME(place)(out, i, n, made), low, high, rule);
-        NAME(put)(out, i, n, made);
+    for (int64_t i = 0; i < n; i += 64, out += 64 * size) {
+        T rest[2][64];
+        LANE(number) numbers[2][64], made[64];
+        NAME(formula_block)(NAME(block)(grad, i, n, rest[0]), NAME(block)(x, i, n, rest[1]), block_of(a, i, n, sizeof(*a), numbers[0]),
+                            block_of(b, i, n, sizeof(*b), numbers[1]), n - i < 64 ? (void *)made : out, low, high, rule);
+        if (n - i < 64) memcpy(out, made, (size_t)(n - i) * size);
     }
 }
 
-/* In float32 and float64 alone, and not in lanes of 512 bits: operators.c takes those of 256. */
+/* Not in lanes of 512 bits: operators.c takes those of 256. */
 static void NAME(formula)(const void *grad, const void *x, const void *a, const void *b, void *out, double min, double max, Rule rule,
                           int64_t n) {
 #if defined(LEVEL) && LEVEL == 2
     (void)grad, (void)x, (void)a, (void)b, (void)out, (void)min, (void)max, (void)rule, (void)n, (void)NAME(formula_by);
 #else
 #define CASE(k) case k: rule.formula = k, NAME(formula_by)(grad, x, a, b, out, min, max, rule, n); break;
-    if (sizeof(T) > 2) switch (rule.formula) {
+    switch (rule.formula) {
         CASE(LOSS) CASE(LOSS_TO_X) CASE(ON_GRID) CASE(JUMP) CASE(JUMP_TO_X) CASE(ROOM_TO_X)
         default: /* The other gradients share two long bodies: gcc leaves out of each call what its condition excludes. */
             if (rule.formula < JUMP) NAME(formula_by)(grad, x, a, b, out, min, max, rule, n);

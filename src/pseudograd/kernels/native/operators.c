@@ -210,7 +210,7 @@ typedef struct {
     int64_t numel;
     char *out;
     uint8_t *first, *second;
-    int dtype, has_low, has_high, has_tensors, has_y;
+    int dtype, made_dtype, has_low, has_high, has_tensors, has_y;
     int *zeros_differ; /* set where zeros of both signs meet, and torch alone knows which of them y is */
     Walk grad, x, low, high;
 } Work;
@@ -327,7 +327,7 @@ static void pull_x_part(int64_t from, int64_t to, void *argument) {
         if (work->has_high) highs = elements(&work->high, start, count, buffers[3]);
         const void *grad = elements(&work->grad, start, count, buffers[0]), *x = elements(&work->x, start, count, buffers[1]);
         (work->rule.formula ? work->loops->formula : stands ? work->loops->pull_standing_x : work->loops->pull_x)(
-            grad, x, lows, highs, work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
+            grad, x, lows, highs, work->out + start * sizes_of[work->made_dtype], work->min, work->max, work->rule, count);
     }
 }
 
@@ -549,11 +549,14 @@ OPERATOR_ANYWHERE(quantize_operator) {
     stack[0] = (Value)y.handle;
 }
 
+/* What is computed for a dtype: float32 for half precision. */
+static int wide(int dtype) { return dtype < F32 ? F32 : dtype; }
+
 /* What x or a bound gets, as `work` says, in these strides. */
 static Tensor pulled(Work *work, int kind, const Tensor *grad, const int64_t *strides) {
-    Tensor made = empty(grad->dim, grad->sizes, strides, dtypes[grad->dtype], grad);
-    work->loops = loops_for(grad->dtype, work->rule, work->numel);
-    work->dtype = grad->dtype, work->out = made.memory;
+    work->dtype = grad->dtype, work->made_dtype = is_to_sum(work->rule.formula) ? wide(grad->dtype) : grad->dtype;
+    Tensor made = empty(grad->dim, grad->sizes, strides, dtypes[work->made_dtype], grad);
+    work->loops = loops_for(grad->dtype, work->rule, work->numel), work->out = made.memory;
     if (made.handle && run(work, kind, grad)) return made;
     release(&made);
     return nothing();
@@ -574,22 +577,21 @@ OPERATOR_ANYWHERE(pull_code_operator) {
 }
 
 /* The rule on x, between the numbers of the settings or between the tensors `low` and `high`, which may be x where there is no bound. Of a
-   formula, whose settings have two numbers more, they are its a and b. */
+   formula, whose settings have two numbers more, they are its a and b, in the dtype in which it is computed. */
 static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const Tensor *high, Value settings, int formula) {
     int64_t strides[MOST_DIMENSIONS], dim = grad->dim, *sizes = grad->sizes, order;
     int plan;
     Work work = {.numel = grad->numel, .has_tensors = low && !formula};
     if (!is_served(grad) || grad->dtype != x->dtype || !are_together(grad, x) || x->dim > MOST_DIMENSIONS) return nothing();
-    if (!read_settings_of(settings, &work, &plan, formula) || (formula && sizes_of[grad->dtype] < 4)) return nothing();
+    if (!read_settings_of(settings, &work, &plan, formula)) return nothing();
     if (formula ? 0 : low ? work.rule.kind >= TURNED && work.rule.kind <= CUSP : work.rule.kind >= OF_MIN) return nothing();
     order = order_of(dim == x->dim && grad->numel == x->numel ? x : grad);
     if (!strides_in(order, dim, sizes, strides) || !walk(grad, dim, sizes, order, &work.grad) || !walk(x, dim, sizes, order, &work.x))
         return nothing();
-    if (low) {
-        work.has_low = !(plan & NO_MIN), work.has_high = !(plan & NO_MAX);
-        if (low->dtype != x->dtype || high->dtype != x->dtype || !are_together(grad, low) || !are_together(grad, high)) return nothing();
-        if (!walk(low, dim, sizes, order, &work.low) || !walk(high, dim, sizes, order, &work.high)) return nothing();
-    }
+    int dtype = formula ? wide(x->dtype) : x->dtype;
+    work.has_low = low && !(plan & NO_MIN), work.has_high = high && !(plan & NO_MAX);
+    if (work.has_low && !(low->dtype == dtype && are_together(grad, low) && walk(low, dim, sizes, order, &work.low))) return nothing();
+    if (work.has_high && !(high->dtype == dtype && are_together(grad, high) && walk(high, dim, sizes, order, &work.high))) return nothing();
     return pulled(&work, formula ? FORMULA : PULL_X, grad, strides);
 }
 

@@ -42,6 +42,9 @@ enum { NO_FORMULA, LOSS, LOSS_TO_X, ON_GRID, ON_GRID_TO_X, ON_GRID_TO_A, ON_GRID
        ROOM_TO_X, FORMULAS };
 enum { NUMBER_AT = 6 }; /* in the slopes: the number of a formula */
 
+/* What a and b get is summed before it is rounded: of half precision it leaves in float32. */
+INLINE int is_to_sum(int formula) { return formula == ON_GRID_TO_A || formula == ON_GRID_TO_B || formula == JUMP_TO_A; }
+
 /* What x gets: up * grad where grad > 0, down * grad where grad < 0, and grad where it is neither; of kind ALIKE up * grad, of kind NUMBER
    up itself. A factor of 0 gives 0, also where grad is infinite or NaN. */
 typedef struct {
@@ -89,6 +92,14 @@ INLINE int is_same(Rule a, Rule b) {
 
 /* The plane of these regions behind n elements; nowhere where a code has no such plane. */
 #define PLANE(regions, plane, n) ((regions) ? (plane) + (n) / 8 : 0)
+
+/* The block of n elements of this size at `start`: where it lies if it is whole, else in `rest`, with zeros behind. 0 where there is no
+   `from`. */
+INLINE const void *block_of(const void *from, int64_t start, int64_t n, size_t size, void *rest) {
+    if (!from || n - start >= BLOCK) return from ? (const char *)from + (size_t)start * size : 0;
+    memset(rest, 0, BLOCK * size);
+    return memcpy(rest, (const char *)from + (size_t)start * size, (size_t)(n - start) * size);
+}
 
 /* Bits of a plane of n elements that are behind the last one are 0. */
 INLINE void clear_behind(uint8_t *plane, int64_t n) {
