@@ -47,8 +47,8 @@ def registered(*entries: kernels.Kernel) -> Iterator[None]:
 
 
 def gradient() -> list[float]:
-    x = torch.tensor([0.25, 0.5], dtype=torch.float16, requires_grad=True)  # no kernel of ours serves it
-    pg.clamp(x, 0, 1, rule="inverting").sum().backward()
+    x = torch.tensor([0.75, 0.5], requires_grad=True)
+    pg.clamp(x, 0, 1, rule="inverting", maximize=True).sum().backward()  # no kernel of ours serves it
     assert x.grad is not None
     return x.grad.tolist()
 
