@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import io
 import os
 import sys
 import unicodedata
@@ -15,7 +16,10 @@ _ALIKE = {"–": "-", "—": "-", "−": "-", "·": "*", "×": "x", "≤": "<=",
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Inside, characters that the terminal lacks are printed as similar ones."""
+    """Inside, characters that the terminal lacks are printed as similar ones. A stream that was closed before the start swallows its text."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, io.StringIO())
     before = [(stream, stream.errors) for stream in (sys.stdout, sys.stderr) if hasattr(stream, "reconfigure")]
     try:
         for stream, _ in before:

@@ -59,6 +59,16 @@ def test_a_pin_and_its_report(capfd: Capture) -> None:
     assert (sys.path, sys.argv) == (path, argv)
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_program_runs_where_a_stream_of_the_command_is_closed(
+    stream: str, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, stream, None)
+    code, out, err = run(capfd, "--pin", OTHER, "train.py")
+    assert (code, out) == (0, f"__main__ [] [0.0, {AT_EDGE[OTHER]}, 1.0]\n")
+    assert ("1 call rewritten" in err) == (stream == "stdout")
+
+
 def test_a_pin_reaches_the_threads_of_the_program(capfd: Capture, tmp_path: Path) -> None:
     call = "import threading; thread = threading.Thread(target=main); thread.start(); thread.join()"
     (tmp_path / "train.py").write_text(PROGRAM.replace("    main()\n", f"    {call}\n", 1))
