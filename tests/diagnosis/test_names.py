@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import inspect
+import sys
 import weakref
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -148,16 +150,30 @@ def test_to_read_a_name_keeps_no_object_alive_and_changes_no_dictionary() -> Non
         del large
         return gone() is None
 
-    def configured() -> list[str]:
+    def by_locals() -> list[str]:
         image = torch.ones(2, requires_grad=True)
         config = locals()
         total = image.sum()
         total.backward()
         return list(config)
 
+    def by_frame() -> list[str]:
+        image = torch.ones(2, requires_grad=True)
+        config = sys._getframe().f_locals
+        total = image.sum()
+        total.backward()
+        return list(config)
+
+    def by_arguments() -> list[str]:
+        image = torch.ones(2, requires_grad=True)
+        config = inspect.getargvalues(sys._getframe()).locals
+        total = image.sum()
+        total.backward()
+        return list(config)
+
     with diagnose() as d:
         assert step()
-        assert configured() == ["image"]
+        assert by_locals() == by_frame() == by_arguments() == ["image"]
     assert d.errors == []
 
 

@@ -25,6 +25,7 @@ _NOT_LOOKED_INTO = (*_PLAIN, torch.Tensor, Optimizer, type, types.ModuleType, ty
 # Before Python 3.13 a frame has one dictionary of its variables, its *snapshot*. We change it when we read `f_locals`. The program may hold
 # it if it calls one of these functions.
 _READ_LOCALS = frozenset(("locals", "vars", "eval", "exec", "dir"))
+_ATTRIBUTES = frozenset(("f_locals", "getargvalues"))  # of a frame, and of `inspect`
 _HAS_SNAPSHOTS = sys.version_info < (3, 13)
 _IS_HEAP_TYPE = 1 << 9  # of the flags of a class
 _ALONE = 3  # references to a snapshot: of the frame, of a name, and of the argument of `getrefcount`
@@ -65,6 +66,8 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
 
 def _reads_locals(code: CodeType) -> bool:
     """May this code hold the snapshot of its frame?"""
+    if not _ATTRIBUTES.isdisjoint(code.co_names):
+        return True
     if _READ_LOCALS.isdisjoint(code.co_names):  # attributes are among these
         return False
     return any(step.opname == "LOAD_GLOBAL" and step.argval in _READ_LOCALS for step in dis.get_instructions(code))
