@@ -16,7 +16,7 @@ _ALIKE = {"–": "-", "—": "-", "−": "-", "·": "*", "×": "x", "≤": "<=",
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Inside, characters that the terminal lacks are printed as similar ones. A stream that was closed before the start swallows its text."""
+    """Inside, characters that the terminal lacks are printed as similar ones, and what is printed to a closed stream is lost."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.StringIO())
