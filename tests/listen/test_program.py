@@ -44,6 +44,24 @@ def ran(tmp_path: Path, text: str, *arguments: str, is_quiet: bool = True, **job
 TERMINATE = "import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)\n"
 
 
+FORKS = """
+import os, signal, time, torch
+for _ in range(12):
+    child = os.fork()
+    if child == 0:
+        time.sleep(2)
+        os._exit(1)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM
+"""
+
+
+@pytest.mark.program
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_child_that_is_ended_while_it_begins_ends(tmp_path: Path) -> None:
+    assert ran(tmp_path, FORKS, word="said").status == 0
+
+
 @pytest.mark.parametrize(
     ("text", "status", "stderr"),
     [

@@ -141,9 +141,9 @@ def begin(folder: str) -> None:
         _end_with(process.job["parent"])
     atexit.register(process.write)
     _before_exit(process)
-    _before_sigterm(process)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=process.forked)
+    _before_sigterm(process)  # a child forgets what its parent saw before SIGTERM reaches the child
     if _is_being_spawned():
         process.await_bootstrap()
     else:
@@ -212,7 +212,17 @@ def _before_sigterm(process: Process) -> None:
     def getting(number: int) -> object:
         return visible(handler_of(number))
 
+    masks = threading.local()
+
+    def block() -> None:
+        masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def unblock() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
+
     if handler_of(signal.SIGTERM) == signal.SIG_DFL:
         set_handler(signal.SIGTERM, stop)
+    # A child forgets a signal that has a handler and arrives before the child leaves os.fork.
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=unblock)
     patches.SET_SIGNAL.apply(lambda hidden: setting)
     patches.GET_SIGNAL.apply(lambda hidden: getting)
