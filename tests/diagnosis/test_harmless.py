@@ -336,6 +336,26 @@ def test_what_a_handler_of_a_signal_raises_reaches_the_program(method: str, monk
     assert mode_stack() == []
 
 
+def test_what_a_handler_raises_between_our_lines_leaves_gradients_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_grad_enabled = harmless.set_grad_enabled
+
+    def expire(is_on: bool) -> None:
+        set_grad_enabled(is_on)
+        if not is_on:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(harmless, "set_grad_enabled", expire)
+    with pytest.raises(KeyboardInterrupt):
+        harmless.quietly().__enter__()
+    assert torch.is_grad_enabled()
+    monkeypatch.undo()
+    skipped = harmless.quietly()
+    skipped.__enter__()
+    assert not torch.is_grad_enabled()
+    del skipped  # an error at the begin of `__exit__`
+    assert (torch.is_grad_enabled(), harmless.unheard.depth) == (True, 0)
+
+
 class ExpiredError(Exception):
     pass
 

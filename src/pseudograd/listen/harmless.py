@@ -167,18 +167,20 @@ class quietly:  # noqa: N801  (a context)
     are off inside: if they saw our computations, they would count or change them.
     """
 
-    __slots__ = ("_contexts", "_has_grad", "_without_functions")
+    # A signal's handler may raise an error after each call, and at the begin of a function. So what undoes a change is known before the
+    # change, and what was not undone here is undone when the error is gone.
+    _has_grad = _is_entered = False
 
     def __enter__(self) -> None:
-        unheard.depth += 1
-        self._has_grad = False
-        self._contexts: list[AbstractContextManager[object]] | None = None
-        self._without_functions = without_functions = without_torch_function()
-        without_functions.__enter__()
+        self._contexts: list[AbstractContextManager[object]] = []
+        self._without_functions = without_torch_function()
         try:
+            unheard.depth += 1
+            self._is_entered = True
+            self._without_functions.__enter__()
             if is_grad_enabled():
-                set_grad_enabled(False)
                 self._has_grad = True
+                set_grad_enabled(False)
             if dispatch_modes():
                 self._enter(without_dispatch_modes())
             if transforms_are_active():
@@ -189,15 +191,24 @@ class quietly:  # noqa: N801  (a context)
 
     def _enter(self, context: AbstractContextManager[object]) -> None:
         context.__enter__()
-        self._contexts = [*(self._contexts or ()), context]
+        self._contexts.append(context)
 
     def __exit__(self, *exception: object) -> None:
+        if not self._is_entered:
+            return
         unheard.depth -= 1
-        while self._contexts:
-            self._contexts.pop().__exit__(None, None, None)
-        if self._has_grad:
-            set_grad_enabled(True)
-        self._without_functions.__exit__(None, None, None)
+        self._is_entered = False
+        try:
+            while self._contexts:
+                self._contexts.pop().__exit__(None, None, None)
+        finally:
+            try:
+                if self._has_grad:
+                    set_grad_enabled(True)
+            finally:
+                self._without_functions.__exit__(None, None, None)
+
+    __del__ = __exit__
 
 
 def quiet(what: str) -> Callable[[Hook], Hook]:

@@ -293,7 +293,12 @@ def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
     """End the context of a mode, in whatever order. If the mode is gone, a context of torch has popped it instead of its own: pop that."""
     if not has_mode_stack:
         TorchFunctionMode.__exit__(mode, None, None, None)
-    elif not take_off_the_stack(mode) and is_in_its_thread and mode_count():
+    elif take_off_the_stack(mode):
+        while mode_count() and take_off_the_stack(
+            mode
+        ):  # an error of a signal's handler may have left it there after a backward
+            pass
+    elif is_in_its_thread and mode_count():
         pop_mode()
 
 
