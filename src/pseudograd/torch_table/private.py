@@ -294,9 +294,8 @@ def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
     if not has_mode_stack:
         TorchFunctionMode.__exit__(mode, None, None, None)
     elif take_off_the_stack(mode):
-        while mode_count() and take_off_the_stack(
-            mode
-        ):  # an error of a signal's handler may have left it there after a backward
+        # An error of a signal's handler may have left it there once more, after a backward.
+        while mode_count() and take_off_the_stack(mode):
             pass
     elif is_in_its_thread and mode_count():
         pop_mode()
