@@ -219,9 +219,8 @@ def _estimate_factors(rule: Rule, m: Measured, known: Mapping[str, float | None]
     symbols: set[str] = set()
     for end, side in ((0, sides[0]), (-1, sides[1])):
         slopes = m.positive[end].item(), m.negative[end].item()
-        if (
-            isinstance(side, Slope) and 1.0 in side
-        ):  # grad of one sign passes unchanged: the slope that is not 1 is the factor
+        # If grad of one sign passes unchanged, the slope that is not 1 is the factor.
+        if isinstance(side, Slope) and 1.0 in side:
             factor_slope = max(slopes, key=lambda slope: abs(slope - 1))
             slopes = factor_slope, factor_slope
         for factor, slope in zip(side, slopes, strict=False):
