@@ -211,6 +211,9 @@ GUARDED: dict[str, Callable[[Tensor], Tensor]] = {
     "log, and all is cut": lambda p: -(p * 1e-10).clamp(min=1e-8).log().sum(),
     "log, between two bounds": lambda p: -(1 - (1 - p / 4).clamp(1e-6, 1 - 1e-6)).log().sum(),
     "division, of the parameter": lambda p: (1 / p.clamp(min=1e-5)).log().sum(),
+    "log, from 0.01 on": lambda p: -(p * 1).clamp(min=0.01).log().sum(),
+    "division, from 0.01 on": lambda p: (torch.ones(3) / (p * 1).clamp(min=0.01)).sum(),
+    "inverse root, from 0.01 on": lambda p: (p * 1).clamp(0.01, 9).pow(-0.5).sum(),
 }
 
 
@@ -709,9 +712,10 @@ def test_a_range_between_two_guards_is_calm(high: float, expected: list[str]) ->
     [
         (lambda x: x.clamp(max=40).exp(), ["None, if it guards the op that follows"]),
         (lambda x: x + x.add(99).clamp(max=2).exp(), ["with pseudograd.override(clamp=lambda "]),
+        (lambda x: -(x * 1).clamp(min=0.25).log(), ["with pseudograd.override(clamp=lambda "]),
         (lambda x: (x - torch.inf).reshape(2, 2).clamp(-1e30, 1e30).softmax(1) * x.reshape(2, 2), []),
     ],
-    ids=["exp", "exp of nothing inside", "softmax"],
+    ids=["exp", "exp of nothing inside", "log of nothing near 0", "softmax"],
 )
 def test_no_rule_is_advised_at_a_clamp_that_nonfinite_advises(
     function: Callable[[Tensor], Tensor], advised: list[str]

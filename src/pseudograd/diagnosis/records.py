@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 
 _STEEP = 1000  # times as large: gradients of this size come from a steep slope, not from a larger error
+_STEEP_AT_POLE = 10  # the same, where the steep op is known
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ class Site:
     has_guards_alone: bool = field(default=False, repr=False)  # both its bounds are, as in clamp(1e-7, 1 - 1e-7)
     stops_overflow: bool = field(default=False, repr=False)  # all its bounds only keep x from infinity
     is_before_exp: bool = field(default=False, repr=False)
+    is_before_pole: bool = field(default=False, repr=False)  # it keeps what enters a log, a root or a division from 0
     # "ascent" if the optimiser adds this gradient, "descent" if it subtracts it; "unknown" if the program steps by itself
     direction: str = field(default="descent", repr=False)
     # only sums, powers and constant factors are between its result and the loss
@@ -108,14 +110,16 @@ class Site:
     def guards_next_op(self) -> bool:
         """Does it keep x away from a number at which the op that follows, such as sqrt, log or a division, is steep?
 
-        Then a bound is very near this number, or an exp follows, and what is cut is huge beside what passes, if anything passes.
+        Then a bound is very near this number, or such an op is known to follow, and what is cut is huge beside what passes, if anything
+        passes.
         """
-        is_guard = self.has_guard_bound or (self.is_before_exp and self.arrived > self.cut)
+        is_before_pole = self.is_before_pole and self.arrived > self.cut
+        is_guard = self.has_guard_bound or is_before_pole or (self.is_before_exp and self.arrived > self.cut)
         if not (is_guard and self.cut and math.isfinite(self.magnitude)):
             return False
         passed = self.arrived - self.cut
         mean_passed = (self.magnitude - self.cut_magnitude) / passed if passed else 0.0
-        return self.cut_magnitude / self.cut > _STEEP * mean_passed
+        return self.cut_magnitude / self.cut > (_STEEP_AT_POLE if is_before_pole else _STEEP) * mean_passed
 
     @property
     def is_calm_clip(self) -> bool:

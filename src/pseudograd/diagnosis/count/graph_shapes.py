@@ -30,6 +30,8 @@ _CHOICES = ("MinimumBackward0", "MaximumBackward0")
 _STEPS = {"Sub": ("Round", "Floor", "Ceil", "Trunc", "Div"), "Mul": ("Sign", "Sgn")}
 _SCALES = frozenset(f"{_SHAPES} Mul Div Neg".split())
 _STEEP = frozenset(["Exp", "Exp2", "Expm1", "Sinh", "Cosh", "Tan", "Reciprocal", "Rsqrt"])
+_POLES = ("Log", "Log2", "Log10", "Sqrt", "Rsqrt", "Reciprocal")
+_NEAR_A_POLE = 0.1  # a lower bound; the slope of a logarithm is 10 there
 _CALM_POWER = 2  # the slope of a square is that of the usual loss
 _NODES_LOOKED_AT = 24  # on each side of a choice
 _MOST_SCALED = 8
@@ -112,9 +114,10 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
 # --- a clip or a step beside its input --------------------------------------------------------------------------------
 
 
-def find_beside(node: GraphNode) -> Iterator[GraphNode]:
+def find_beside(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
     """The clamps on one side of a minimum or maximum, and the steps on one side of a difference or product, whose input is on the other."""
-    yield from _steps_beside(node)
+    for step in _steps_beside(node):
+        yield "reuses_input", step
     if nodes.name_of(node) not in _CHOICES:
         return
     sides = [_near(other) for other in _inputs(node)]
@@ -124,7 +127,7 @@ def find_beside(node: GraphNode) -> Iterator[GraphNode]:
             if form is not None and form.switches[0] == "clamp" and clamp not in other_side:
                 source = clamp.next_functions[0][0]
                 if source is not None and any(before in other_side for before in _near(source)[:3]):
-                    yield clamp
+                    yield "reuses_input", clamp
 
 
 def _steps_beside(node: GraphNode) -> Iterator[GraphNode]:
@@ -174,7 +177,20 @@ def is_term(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
     return False
 
 
-# --- a clamp behind an op whose slope grows without end ---------------------------------------------------------------
+# --- a clamp behind or before an op whose slope grows without end -----------------------------------------------------
+
+
+def find_guards(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
+    """The clamp whose result enters an exp; or the one whose lower bound keeps what enters a log, a root or a division near 0 from 0."""
+    op, inputs = op_of(node), _inputs(node)
+    if op in ("Exp", "Exp2", "Expm1") and inputs[0] is not None:
+        yield "is_before_exp", inputs[0]
+    is_root = op == "Pow" and isinstance(power := getattr(node, "_saved_exponent", 1), (int, float)) and power < 1
+    if op in _POLES or is_root or (op == "Div" and len(inputs) > 1):
+        for clamp in _scaled(inputs[op == "Div"])[-1:]:
+            low = getattr(clamp, "_saved_min", None) if op_of(clamp) in _CLAMPS[:2] else None
+            if isinstance(low, (int, float)) and 0 < low <= _NEAR_A_POLE:
+                yield "is_before_pole", clamp
 
 
 def steep_op_behind(clamp: GraphNode) -> str:

@@ -309,19 +309,14 @@ class Recorder(Subscriber):
         if tally.count(leaving, arriving) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
-            from .graph_shapes import find_beside, is_term  # no node of most programs cuts
+            from .graph_shapes import find_beside, find_guards, is_term  # no node of most programs cuts
+            from .tally import Tally
 
             tally.facts["is_loss_term"] = node is not None and is_term(node, self._starts)
-            for cut in find_beside(node) if node is not None else ():
-                cut_tally = self.tally_of(cut)
-                if cut_tally is not None:
-                    cut_tally.facts["reuses_input"] = True
-            if tally.op.startswith(("ExpB", "Exp2", "Expm1")) and node is not None:
-                from .tally import Tally
-
-                clamp = self.tally_of(node.next_functions[0][0])
-                if isinstance(clamp, Tally):
-                    clamp.facts["is_before_exp"] = True
+            for fact, clamp in () if node is None else (*find_beside(node), *find_guards(node)):
+                clamp_tally = self.tally_of(clamp)
+                if isinstance(clamp_tally, Tally):
+                    clamp_tally.facts[fact] = True
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:

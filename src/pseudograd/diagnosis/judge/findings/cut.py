@@ -37,7 +37,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             if site.recoverable is not None:
                 text += f"; {percent(site.recoverable_share)} of that would lead back inside"
             may_help = site.recoverable is None or site.recoverable_share >= RECOVERABLE_SHARE
-            may_help = may_help and not site.guards_next_op
+            may_help = may_help and not (site.has_guard_bound and site.guards_next_op)
             advised = (may_help and advice.clip_parameter(site, evidence)) or advise_clamp(site)
             yield KIND.site_finding(site, text, _sides(site), advised, share)
         elif site.family == "fake_quantize" and share >= CLIPPED_SHARE:
