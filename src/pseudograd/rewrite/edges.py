@@ -30,13 +30,16 @@ class Pin(NamedTuple):
 # --- as geometry, which kernels read; a test compares it with the formulas below --------------------------------------
 
 
-def _between_pair(is_min: bool, pin: Pin, other: object) -> RangePieces:
-    pieces = _pieces_of_pair(is_min, pin.era.of_fmax if pin.part is None else pin.part)
-    return (None, other, pieces) if is_min else (other, None, pieces)
+# Two functions for `Rule.find_range`: the bounds of x, and the split of grad in each region.
 
 
-def _pieces_of_bounds(pieces: Callable[[bool, bool], Pieces], min: object, max: object) -> RangePieces:
+def _find_range(pieces: Callable[[bool, bool], Pieces], min: object, max: object) -> RangePieces:
     return min, max, pieces(min is not None, max is not None)
+
+
+def _find_range_of_pair(is_min: bool, part: float, other: object) -> RangePieces:
+    pieces = _pieces_of_pair(is_min, part)
+    return (None, other, pieces) if is_min else (other, None, pieces)
 
 
 _pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
@@ -97,12 +100,6 @@ def _pull_of_tensors(
     return grad_x, grad_min, grad_max
 
 
-def _pull_of_pair(
-    pull: Callable[..., Gradients], pin: Pin, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
-) -> Gradients:
-    return pull(str(pin.era.of_fmax if pin.part is None else pin.part), grad, x, other, y=y, wants=wants)
-
-
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 OF_NUMBERS: dict[str, Rule] = {}
@@ -118,21 +115,23 @@ def rule_named(edge: str, elsewhere: str) -> str:
         name, pin = f"zero/{edge}", Pin(None, ERAS[edge])
     else:
         name, pin = f"zero/{edge}, elsewhere {elsewhere}", Pin(SHARES[edge], ERAS[elsewhere])
-    if name not in OF_NUMBERS:
-        part = SHARES[pin.era.edge] if pin.part is None else pin.part
-        between_numbers = partial(_pieces_of_bounds, partial(_pieces_of_numbers, part))
-        OF_NUMBERS[name] = measured_rule(name, partial(_pull_of_numbers, part), BOUNDED, find_range=between_numbers)
-        pull, pieces = partial(_pull_of_tensors, pin), partial(_pieces_of_tensors, pin)
-        between_tensors = None if pin.era.between is None else partial(_pieces_of_bounds, pieces)
-        OF_TENSORS[name] = measured_rule(name, pull, BOUNDED, compares=False, find_range=between_tensors)
-        for family, rules in OF_PAIRS.items():
-            ((pull_of_family, _),) = FAMILIES[family].pinned.values()
-            pull, between = partial(_pull_of_pair, pull_of_family, pin), partial(_between_pair, family == "fmin", pin)
-            rules[name] = measured_rule(name, pull, ("x", "other"), find_range=between)
+    if name in OF_NUMBERS:
+        return name
+    part = SHARES[pin.era.edge] if pin.part is None else pin.part
+    find_range: Any = partial(_find_range, partial(_pieces_of_numbers, part))
+    OF_NUMBERS[name] = measured_rule(name, partial(_pull_of_numbers, part), BOUNDED, find_range=find_range)
+    pull: Any = partial(_pull_of_tensors, pin)
+    find_range = None if pin.era.between is None else partial(_find_range, partial(_pieces_of_tensors, pin))
+    OF_TENSORS[name] = measured_rule(name, pull, BOUNDED, compares=False, find_range=find_range)
+    part = pin.era.of_fmax if pin.part is None else pin.part
+    for family, rules in OF_PAIRS.items():
+        ((pull_of_family, _),) = FAMILIES[family].pinned.values()
+        find_range = partial(_find_range_of_pair, family == "fmin", part)
+        rules[name] = measured_rule(name, partial(pull_of_family, str(part)), ("x", "other"), find_range=find_range)
     return name
 
 
-# For each primitive of a family that an edge pins: primitives with other names and with the rules of pinned edges.
+# For each primitive of a family that an edge pins: one or two primitives that have the rules of pinned edges, with names of their own.
 for _family in sorted(EDGE_FAMILIES):
     for _pinned in FAMILIES[_family].pinned:
         _primitive, _name = PRIMITIVES[_pinned], _pinned.removesuffix(", pinned")

@@ -27,9 +27,8 @@ class Entered(TorchFunctionMode):
     replacements: the rules, by the keyword of `override`. conventions: the conventions, by the family that they pin.
     """
 
-    take_off: Callable[[object], None] | None = (
-        None  # called after a backward that had this mode alone: takes it off the stack
-    )
+    # Takes the mode off the stack, after a backward for which it alone was pushed.
+    take_off: Callable[[object], None] | None = None
 
     def __init__(
         self, replacements: Mapping[str, object], log: Log | None, conventions: dict[str, str] | None = None

@@ -33,8 +33,8 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
 
     Args:
         edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; torch's versions, as
-            "torch<=2.13", "torch>=2.14" or "torch==2.12": exactly what they compute, number and tensor bounds apart, NaN and crossed
-            bounds included. They must do the same, so be 2.13 and older or 2.14 and newer. Or "jax" (0.10) or "tensorflow" (2.21).
+            "torch<=2.13", "torch>=2.14" or "torch==2.12": exactly what they compute for number bounds and for tensor bounds, with NaN and
+            with crossed bounds. The versions must do the same: all up to 2.13, or all from 2.14 on. Or "jax" (0.10) or "tensorflow" (2.21).
         nan: also where the framework has NaN or infinity and torch a number, as in the norm of zeros or 0 to the power 0.
         families: a convention for a family of functions, such as abs=1 or sort="jax", which overrules `edge`. docs/override.md lists the
             families. A number is the slope at the kink, or the share of the first of two tied inputs. A name is that of the framework

@@ -13,7 +13,7 @@ from ..listen.nodes import GraphNode, Ranges, has_one_name, name_of
 from ..notebook import to_html
 from ..torch_table import forms as torch_forms
 from ..torch_table.private import node_number, without_torch_function
-from ..torch_table.records import Form
+from ..torch_table.records import Arguments, Form
 from ..wording import counted
 
 _SCRIPT = "torch::jit::"
@@ -139,7 +139,7 @@ class Log:
         self.calls: dict[tuple[object, ...], Tallied] = {}  # by op, rule, reason and the two lines
         # By op, rule, lines and reason: how often each was traced into compiled code.
         self.compiled: Counter[tuple[str, str, tuple[str, str, str], str | None]] = Counter()
-        self.harmless: set[type] = set()  # classes of nodes on which the context does not act
+        self.unaffected: set[type] = set()  # classes of nodes on which the context does not act
         self.nodes = Ranges()
 
     def count(self, op: str, rule: str, why: str | None) -> Tallied:
@@ -167,32 +167,28 @@ class Log:
     # --- calls that the mode does not see: their nodes are in the graph ----------------------------------------------
 
     def watch(
-        self,
-        switches: Collection[str],
-        func: Callable[..., object],
-        args: tuple[object, ...],
-        kwargs: Mapping[str, object],
+        self, switches: Collection[str], func: Callable[..., object], args: Arguments, kwargs: Mapping[str, object]
     ) -> object:
         """Call `func`, and note the nodes that it made and that these switches act on. First note those of code that no mode saw."""
         nodes, before = self.nodes, node_number()
-        if nodes.unseen or before != nodes.seen_up_to:
+        if nodes.unseen or before != nodes.seen_up_to:  # `may_hide_some`, in less time
             self.look_at(switches, (*args, *kwargs.values()) if kwargs else args)
         result = func(*args, **kwargs)
         if node_number() != before:
             with without_torch_function():  # no mode and no tensor of the program sees what is read here
                 hidden = nodes.since(before, result)
                 kind = type(hidden[0]) if len(hidden) == 1 else None
-                if kind in self.harmless:
+                if kind in self.unaffected:
                     return result
             if hidden:
                 name = getattr(func, "__name__", None) or str(func)
                 self._note(switches, hidden, f"inside {name}, which torch runs as one call")
             if kind is not None and _form_of(switches, name_of(hidden[0])) is None and has_one_name(kind):
-                self.harmless.add(kind)
+                self.unaffected.add(kind)
         return result
 
     def look_at(self, switches: Collection[str], values: Iterable[object]) -> None:
-        """Note the nodes behind the arguments of a call, or behind the roots of a backward, that code made which no mode sees."""
+        """Note the nodes of code that no mode sees, as far as they are behind these arguments of a call, or behind the roots of a backward."""
         with without_torch_function():
             nodes = self.nodes.unseen_behind(values)
         if nodes:
