@@ -239,8 +239,8 @@ _OVERRIDES = f"torch{os.sep}overrides.py"  # through it a function of torch that
 
 
 def show_located(show: Callable[[Any], object], message: Any) -> None:
-    """Show a warning. If our frames moved it, issue it again at the line that it would have without us. Then the program's filters, and
-    its count of one warning for each line, apply there.
+    """Show a warning. If our frames moved it, issue it again at the line that it would have without us. The program's filters, and its count
+    of one warning for each line, then apply to that line.
     """
     caller, frame = sys._getframe(1), None
     if caller.f_code is not show_located.__code__:  # if it is, the outer one has looked
@@ -263,8 +263,8 @@ def show_located(show: Callable[[Any], object], message: Any) -> None:
 
 
 def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameType | None:
-    """The frame that the warning would name if our frames were not there: as many steps outwards as the line that it names. None if that is
-    the same line.
+    """The frame that a warning would name if our frames were not there: as many steps outwards as the file and line that it names. None if
+    the warning names it already.
     """
     depth, outer, is_moved = 0, frame, False
     while outer is not None and (outer.f_code.co_filename, outer.f_lineno) != (file, line):

@@ -232,9 +232,8 @@ def _compare(
     function, for example one that blocks an extreme grad at an x where the rule passes both signs of grad.
     """
     dtypes: list[str] = []
-    differences: dict[
-        str, str
-    ] = {}  # an example for each cause: a dtype, an x or a grad that is not finite, a small grad
+    # An example for each cause: a dtype, an x or a grad that is not finite, a small grad.
+    differences: dict[str, str] = {}
     for name, dtype in DTYPES.items():
         is_exact = True
         for exact in numbers if dtype == torch.float32 else numbers[:1]:
@@ -268,8 +267,8 @@ def _compare(
             if is_other.any() or (dtype == torch.float32 and not is_exact):
                 return None
             for at in wrong.nonzero().flatten().tolist():
-                cause = "small grad" if math.isfinite(grad[at]) else f"{grad[at].abs():g}"
-                cause = cause if math.isfinite(x[at]) else "x"
+                cause = "small grad" if grad[at].isfinite() else f"{grad[at].abs():g}"
+                cause = cause if x[at].isfinite() else "x"
                 text = (
                     f"{name}: grad = {grad[at]:g} gives {grad_x[at]:g} instead of {grad_ours[at]:g} at x = {x[at]:.5g}"
                 )

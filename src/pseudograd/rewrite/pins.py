@@ -118,10 +118,8 @@ def _own_function(func: Function, args: Arguments, kwargs: Keywords) -> Callable
     """own(*tensors): torch's function with the arguments of the call, but with these tensors in the place of the first one or two."""
 
     def own(*tensors: Tensor) -> object:
-        names = (
-            ("input", "self", "x", "a", "x1"),
-            ("other", "x2", "exponent"),
-        )  # of the first argument, and of the second
+        # The names of the first argument, and of the second.
+        names = (("input", "self", "x", "a", "x1"), ("other", "x2", "exponent"))
         named = {name: tensor for at, tensor in enumerate(tensors) for name in kwargs if name in names[at]}
         return func(*tensors[: len(args)], *args[len(tensors) :], **{**kwargs, **named})
 

@@ -93,9 +93,8 @@ def make_report(label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
     calls = [entry for log in logs for entry in log.entries()]
     rewritten = _joined([entry for entry in calls if isinstance(entry, Rewritten)])
     others = _joined([entry for entry in calls if isinstance(entry, Missed)])
-    missed, left = (
-        tuple([entry for entry in others if (entry.why == LEFT_BY_FUNCTION) is is_left]) for is_left in (False, True)
-    )
+    missed = tuple([entry for entry in others if entry.why != LEFT_BY_FUNCTION])
+    left = tuple([entry for entry in others if entry.why == LEFT_BY_FUNCTION])
     return Report(label, rewritten, missed, is_torchs_own, left)
 
 
@@ -188,7 +187,7 @@ class Log:
         return result
 
     def look_at(self, switches: Collection[str], values: Iterable[object]) -> None:
-        """Note the nodes of code that no mode sees, as far as they are behind these arguments of a call, or behind the roots of a backward."""
+        """Note the nodes of code that no mode sees, as far as they are behind these arguments of a call or roots of a backward."""
         with without_torch_function():
             nodes = self.nodes.unseen_behind(values)
         if nodes:

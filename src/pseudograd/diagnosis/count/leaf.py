@@ -197,9 +197,7 @@ class Leaf:
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.gradients = 0
         self.sizes: Sizes | None = None
-        self.broken: dict[
-            Leaf, None
-        ] = {}  # `Leaves` puts the dict of all leaves here: those with nan or inf in this backward
+        self.broken: dict[Leaf, None] = {}  # the one dict of all leaves: those that got nan or inf in this backward
         self.entries = Entries(self.is_parameter)
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False

@@ -51,9 +51,8 @@ def _pull_hardsigmoid(pull: Pull) -> Pull:
 
     def pulled(grad: Tensor, x: Tensor, min: float, max: float, *, y: Tensor, **parameters: object) -> Gradients:
         clamped = torch.where(x < min, min, torch.where(x > max, max, x))
-        return pull(
-            grad * (1.0 / 6.0), x, min, max, y=clamped, **parameters
-        )  # as torch does, which does not divide by 6
+        grad = grad * (1.0 / 6.0)  # as torch does: grad / 6 would be rounded otherwise
+        return pull(grad, x, min, max, y=clamped, **parameters)
 
     return pulled
 
