@@ -239,8 +239,8 @@ _OVERRIDES = f"torch{os.sep}overrides.py"  # through it a function of torch that
 
 
 def show_located(show: Callable[[Any], object], message: Any) -> None:
-    """Show a warning. If our frames moved it, issue it again at the line that it would have without us. The program's filters, and its count
-    of one warning for each line, then apply to that line.
+    """Show a warning. If our frames moved it, issue it again at the line that it would have without us. The program's filters, and its
+    count of one warning for each line, then apply to that line.
     """
     caller, frame = sys._getframe(1), None
     if caller.f_code is not show_located.__code__:  # if it is, the outer one has looked
