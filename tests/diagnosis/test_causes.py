@@ -419,3 +419,16 @@ def test_an_array_has_the_marks_of_the_memory_that_it_shares_and_of_no_other() -
     array = values[1:3].numpy()
     arrays.add(array, 4)
     assert [arrays.mark_of(value) for value in (values[0], values[1], array[1:], values[3], 3.0)] == [0, 4, 4, 0, 0]
+
+
+def test_a_detach_is_blamed_before_the_no_grad_of_a_rollout() -> None:
+    """An old probability that had a gradient would train the policy backwards."""
+    policy, x = nn.Linear(2, 3), torch.randn(8, 2)
+    with diagnose(policy) as d:
+        with torch.no_grad():
+            old = policy(x)[:, 0]
+        value = torch.zeros(1, requires_grad=True)
+        ratio = (policy(x)[:, 0].detach() - old).exp()  # the fault
+        (ratio.mean() + value).sum().backward()
+    (finding,) = [finding for finding in d.findings if finding.code == "starved"]
+    assert (finding.expression, finding.next_step[:14]) == ("policy(x)[:, 0].detach()", "Use the tensor")

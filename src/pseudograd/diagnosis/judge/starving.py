@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from ...wording import counted, shortened
+from ..count.influence import WITHOUT_GRAD
 from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
 from ..count.recorder import LAST_NEW_SUSPECT, Recorder
@@ -115,9 +116,11 @@ class Starving:
         return set() if all(owners.values()) else {owner for owner, is_cut in owners.items() if is_cut}
 
     def _cuts(self, mask: int) -> list[Structural]:
-        """The cuts between a leaf and a loss. Cuts that surely reach the loss come first, among them those with no other cut after them."""
+        """The cuts between a leaf and a loss. Cuts that surely reach the loss come first, among them those with no other cut after them,
+        and a no_grad, as around the rollout of a policy, last of these.
+        """
         cuts = [cut for cut in self._structural if cut.upstream & mask and cut.reaches_loss is not False]
-        return sorted(cuts, key=lambda cut: (not cut.reaches_loss, not cut.is_final_cut))
+        return sorted(cuts, key=lambda c: (not c.reaches_loss, not c.is_final_cut, c.kind.endswith(WITHOUT_GRAD)))
 
     def _is_cut_on_purpose(self, mask: int) -> bool:
         cuts = self._cuts(mask)
