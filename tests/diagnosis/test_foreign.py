@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -131,3 +132,17 @@ def test_a_scripted_module_is_diagnosed() -> None:
     d = diagnosed(lambda: net(torch.ones(2, 3)).sum(), times=2)
     assert codes(d) == []
     assert {"0.weight", "2.bias"} <= {norm.parameter for norm in d.norms}
+
+
+def test_functions_of_the_program_in_the_place_of_torchs_leave_the_report_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("clamp", "maximum"):
+        known = getattr(torch, name)
+        monkeypatch.setattr(torch, name, functools.partial(known))
+    w = nn.Parameter(torch.tensor([-1.0, 0.5, 2.0]))
+    with diagnose(whatif={"inward": {"clamp": "inward"}}) as d:
+        (torch.clamp(w, 0, 1) + torch.maximum(w, torch.zeros(3))).sum().backward()
+    assert d.errors == []
+    assert [site.cut for site in d.sites if site.op == "clamp"] == [2]
+    assert d.whatif["inward"]

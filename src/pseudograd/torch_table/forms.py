@@ -149,7 +149,7 @@ def read_saved(node: object, names: tuple[str, ...], arrange: Arrange) -> SavedV
 
 def shares_at_the_edge(form: Form, has_tensor_bound: bool) -> dict[str, float]:
     """The share of grad that x gets exactly at a bound, in each era. For a form without such an edge case, that of torch.clamp."""
-    for known in (form, SPELLINGS[torch.clamp].form) if EDGE in form.switches else (form,):
+    for known in (form, _CLAMP) if EDGE in form.switches else (form,):
         for case in known.edge_cases:
             if (case.slopes_in(CLOSED_ERA).bound is not None) == has_tensor_bound:
                 return {era: case.slopes_in(era).x for era in ERAS}
@@ -164,6 +164,7 @@ def edge_cases() -> list[EdgeCase]:
 for _file in (clamps, activations, rounding, ordered, singular, losses, composed):
     for _form in _file.FORMS:
         add(_form)
+_CLAMP = SPELLINGS[torch.clamp].form  # a program may put a function of its own in the place of torch.clamp
 # The families that an edge pins, and those that differ between versions of torch.
 EDGE_FAMILIES = frozenset(form.kink.family.name for form in FORMS if form.kink is not None and EDGE in form.switches)
 ERA_FAMILIES = frozenset(name for name, family in FAMILIES.items() if family.since_2_14 is not None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from ... import formula
@@ -65,9 +64,9 @@ def _form_of(name: str) -> Form | None:
 
     The table has no nodes for minimum and maximum, because they are no sites: usually both inputs learn. So they are added here.
     """
-    for function in (torch.minimum, torch.maximum):
-        if name.startswith(f"{function.__name__.capitalize()}Backward"):
-            return forms.SPELLINGS[function].form
+    for operator in ("minimum", "maximum"):
+        if name.startswith(f"{operator.capitalize()}Backward"):
+            return next(form for form in forms.FORMS if form.names[:1] == (operator,))
     return forms.form_of_node(name)
 
 
