@@ -123,33 +123,6 @@ def test_generators_that_end_out_of_order_end_their_own_context() -> None:
     first.close()
 
 
-def test_a_generator_that_another_thread_closes() -> None:
-    """The thread that entered the context goes on without the rule."""
-    context = override(clamp="inward")
-    entered, is_closed = threading.Event(), threading.Event()
-
-    def steps() -> Iterator[list[float]]:
-        with context:
-            yield slope()
-
-    generators: list[Any] = []
-
-    def begin() -> None:
-        generators.append(steps())
-        assert next(generators[0]) == INWARD
-        entered.set()
-        is_closed.wait(10)
-        assert slope() == STOCK
-
-    def close() -> None:
-        entered.wait(10)
-        generators.pop().close()
-        is_closed.set()
-
-    in_threads(begin, close)
-    assert slope() == STOCK
-
-
 def test_a_decorated_generator_runs_inside_and_waits_outside() -> None:
     noted = []
 

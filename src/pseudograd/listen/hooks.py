@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import CodeType, FrameType, MethodType
@@ -18,11 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import functional
-from torch.overrides import handle_torch_function
+from torch.overrides import TorchFunctionMode, handle_torch_function
 from torch.utils.hooks import BackwardHook
 
 from .. import engine
 from ..formula import Depth, our_formulas
+from ..torch_table import private as torch_private
 from ..torch_table.private import global_step_hooks, mode_count, mode_stack
 from . import patches
 from .harmless import show_located, unheard
@@ -102,6 +104,41 @@ def _copied_values(hooks: dict[int, object]) -> list[object]:
 
 for _patch, _hooks in zip(patches.HOOKS_OF_STEPS, global_step_hooks(), strict=False):
     patches.while_listening.replacements[_patch] = lambda hidden, hooks=_hooks: functools.partial(_copied_values, hooks)  # type: ignore[misc]
+
+
+# --- modes whose context another thread has ended ---------------------------------------------------------------------
+
+# Each thread has its own stack of modes. If another thread ends a context, its mode stays on the stack and does nothing there. The next
+# `zero_grad` in its thread takes it off, or the next entry of a context. Until then all that is replaced in contexts stays replaced,
+# so that torch computes the same as without a mode.
+ended: dict[int, weakref.finalize[Any, Any]] = {}  # by the id of the mode: what restores torch
+
+
+def note_ended(mode: TorchFunctionMode) -> None:
+    """A context of another thread has ended here."""
+    patches.in_contexts.__enter__()
+    clearings.subscribe(take_off_ended)
+    ended[id(mode)] = finalizer = weakref.finalize(
+        mode, _restore, id(mode)
+    )  # the thread may end, and its stack with it
+    finalizer.atexit = False
+
+
+def take_off_ended(*arguments: object) -> None:
+    """Take the modes off the stack of this thread whose context another thread has ended."""
+    for mode in mode_stack() if ended else ():
+        finalizer = ended.get(id(mode))
+        if finalizer is not None:
+            torch_private.take_off_the_stack(mode)
+            finalizer()
+
+
+def _restore(mode_id: int) -> None:
+    """A mode is on no stack any more."""
+    del ended[mode_id]
+    patches.in_contexts.__exit__()
+    if not ended:
+        clearings.unsubscribe(take_off_ended)
 
 
 # --- custom Functions -------------------------------------------------------------------------------------------------
@@ -292,6 +329,8 @@ def find_lost_argument(func: Callable[..., object], kwargs: dict[str, Any]) -> d
 def _dispatch(forward: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(forward)
     def call(module: nn.Module, *args: object, **kwargs: object) -> object:
+        if not is_compiling():
+            take_off_ended()
         if is_compiling() or not mode_count() or not _may_be_fast(module, args, kwargs):
             return forward(module, *args, **kwargs)
         if not all(type(mode).__module__.startswith("pseudograd") for mode in mode_stack()):

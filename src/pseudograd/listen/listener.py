@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -77,7 +78,10 @@ class Listener(TorchFunctionMode):
         self._thread = threading.get_ident()
 
     def __exit__(self, *exception: object) -> None:
-        end_mode(self, self._thread == threading.get_ident())
+        is_in_its_thread = self._thread == threading.get_ident()
+        end_mode(self, is_in_its_thread)
+        if not is_in_its_thread:
+            hooks.note_ended(self)
 
     def __torch_function__(
         self, func: Function, types: Iterable[type], args: Arguments = (), kwargs: Keywords | None = None
@@ -129,12 +133,21 @@ def listening(listener: Listener) -> Iterator[None]:
                 hook.subscribe(subscribed)
                 stack.callback(hook.unsubscribe, subscribed)
         if node_creation_hook is not None and subscriber.on_node is not None:
-            stack.enter_context(node_creation_hook(subscriber.on_node))
+            announcing = node_creation_hook(subscriber.on_node)
+            announcing.__enter__()
+            stack.callback(_end_announcing, announcing, threading.get_ident())
         if subscriber.on_function is not None:
             stack.enter_context(hooks.watch_functions(subscriber.on_function))
         stack.enter_context(patches.in_contexts)
+        hooks.take_off_ended()
         stack.enter_context(listener)
         yield
+
+
+def _end_announcing(announcing: AbstractContextManager[object], thread: int) -> None:
+    """Each thread has its own hooks, and torch drops the newest one. In another thread the hook stays, and its subscriber is off."""
+    if thread == threading.get_ident():
+        announcing.__exit__(None, None, None)
 
 
 @harmless("the modes of a backward", otherwise=False)

@@ -206,7 +206,11 @@ FILTERS_CHANGE = Patch(
     _LOCATED,
     _CONTEXTS,
 )
-ZERO_GRAD = Patch("torch.optim.Optimizer.zero_grad", "a diagnosis does not record its calls", _DIAGNOSES)
+ZERO_GRAD = Patch(
+    "torch.optim.Optimizer.zero_grad",
+    "a diagnosis does not record its calls, and no mode outlives a context that another thread ended",
+    _DIAGNOSES,
+)
 HOOKS_OF_STEPS = [
     Patch(
         f"torch.optim.optimizer._global_optimizer_{when}_hooks.values",

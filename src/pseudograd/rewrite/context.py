@@ -10,7 +10,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Generator, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from torch.compiler import is_compiling
 
@@ -26,14 +26,6 @@ from .pins import drop_torchs_own
 from .report import Log, Report, make_report
 
 Decorated = TypeVar("Decorated", bound=Callable[..., object])
-
-
-class _Entry(NamedTuple):
-    """One entry of a context. mode: None if it replaces nothing. left_to_torch: families for which the pin asks for what torch does."""
-
-    thread: int
-    mode: Rewrite | None
-    left_to_torch: frozenset[str] = entered_contexts.NO_FAMILY
 
 
 class _RewriteAtLines(Rewrite):
@@ -73,7 +65,7 @@ class Rewriting:
         self._label = label
         self._is_torchs_own = is_torchs_own
         self._logs: dict[int, Log] = {}
-        self._entries: list[_Entry] = []
+        self._entries: list[entered_contexts.Entry] = []
 
     def __repr__(self) -> str:
         return self._label
@@ -83,7 +75,7 @@ class Rewriting:
         if is_compiling():
             mode = Rewrite(self.replacements, None, self.conventions)
             mode.__enter__()
-            self._entries.append(_Entry(0, mode))
+            self._entries.append(entered_contexts.Entry(mode))
             return self
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._is_inside_a_change()
@@ -104,8 +96,7 @@ class Rewriting:
                 log.nodes.start_afresh()
             mode = (_RewriteAtLines if self.lines else Rewrite)({} if is_idle else self.replacements, log, conventions)
             mode.lines = self.lines
-        self._entries.append(_Entry(thread, mode, left_to_torch))
-        entered_contexts.enter(mode, left_to_torch)
+        self._entries.append(entered_contexts.enter(mode, left_to_torch))
         return self
 
     def _is_inside_a_change(self) -> bool:
@@ -122,14 +113,13 @@ class Rewriting:
             if mode is not None:
                 mode.__exit__(*exception)
             return
-        thread = threading.get_ident()
         for entry in reversed(self._entries):
-            if entry.thread == thread:
+            if entry in entered_contexts.this_thread.entries:
                 break
         else:  # another thread may close a generator
             entry = self._entries[-1]
         self._entries.remove(entry)
-        entered_contexts.leave(entry.mode, entry.left_to_torch)
+        entered_contexts.leave(entry)
         prepared.pop(entry.mode, None)
 
     def __call__(self, function: Decorated) -> Decorated:

@@ -8,9 +8,12 @@ A checkpoint recomputes under the contexts of its first forward.
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch.overrides import TorchFunctionMode
 
@@ -38,49 +41,81 @@ class Entered(TorchFunctionMode):
         self.log = log
         self.conventions = conventions or {}
         self.rewritten: set[object] = set()  # the functions of torch that were rewritten
+        self._before_end: dict[str, object] = {}  # the attributes that `end` has emptied
+
+    def end(self) -> None:
+        """Another thread ends the context. From now on the mode rewrites nothing in its own thread."""
+        self._before_end = {"replacements": self.replacements, "conventions": self.conventions}
+        self.replacements, self.conventions = {}, {}
+
+    def as_it_was_entered(self) -> Entered:
+        """A mode that rewrites, for the recomputation of a checkpoint that was made inside the context."""
+        if not self._before_end:
+            return self
+        mode = copy.copy(self)
+        vars(mode).update(self._before_end)
+        return mode
 
 
 NO_FAMILY: frozenset[str] = frozenset()
 
 
+@dataclass(eq=False)
+class Entry:
+    """One entry of a context. mode: None if it replaces nothing. left_to_torch: families for which the pin asks for what torch does.
+    has_ended: another thread has ended it.
+    """
+
+    mode: Entered | None
+    left_to_torch: frozenset[str] = NO_FAMILY
+    has_ended: bool = False
+
+
 class _Thread(threading.local):
+    entries: tuple[Entry, ...] = ()
     modes: tuple[Entered, ...] = ()
-    left_to_torch: tuple[frozenset[str], ...] = ()
 
 
-_thread = _Thread()
+this_thread = _Thread()
 _lock = threading.Lock()
 _count = 0  # of modes, in all threads
+_ended_elsewhere: weakref.WeakSet[Entry] = weakref.WeakSet()  # by another thread; their own threads forget them
 
 
 def modes() -> tuple[Entered, ...]:
     """The modes of this thread, the innermost last."""
-    return _thread.modes
+    if _ended_elsewhere:
+        _forget_ended()
+    return this_thread.modes
 
 
 def families_left_to_torch() -> frozenset[str]:
     """The families that a pin of this thread leaves to the installed torch, which has the wanted convention by itself."""
-    left_to_torch = _thread.left_to_torch
-    return NO_FAMILY.union(*left_to_torch) if left_to_torch else NO_FAMILY
+    entries = this_thread.entries
+    return NO_FAMILY.union(*[entry.left_to_torch for entry in entries if not entry.has_ended]) if entries else NO_FAMILY
 
 
 def is_replaced(form: Form) -> bool:
     """Does a context that is entered in this thread replace what torch does in this form?"""
     names = {*form.switches, *form.names}
-    return any(names & (mode.replacements.keys() | mode.conventions.keys()) for mode in _thread.modes)
+    return any(names & (mode.replacements.keys() | mode.conventions.keys()) for mode in this_thread.modes)
 
 
 def is_pinned(family: str) -> bool:
     """Does a context that is entered in this thread pin this family of functions to something else than torch does?"""
-    return any(family in mode.conventions for mode in _thread.modes)
+    return any(family in mode.conventions for mode in this_thread.modes)
 
 
-def enter(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
+def enter(mode: Entered | None, left_to_torch: frozenset[str]) -> Entry:
     """Push a mode, and put it back in each backward until `leave`. mode: None if the context replaces nothing."""
     global _count
-    _thread.left_to_torch = (*_thread.left_to_torch, left_to_torch)
+    if hooks.ended or _ended_elsewhere:
+        hooks.take_off_ended()
+        _forget_ended()
+    entry = Entry(mode, left_to_torch)
+    this_thread.entries = (*this_thread.entries, entry)
     if mode is None:
-        return
+        return entry
     if torch_private.has_mode_stack:
         mode.take_off = functools.partial(_take_off, (mode,))
     with _lock:
@@ -88,34 +123,50 @@ def enter(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
             patches.in_contexts.__enter__()
             backwards.subscribe(_restore)
         _count += 1
-    _thread.modes = (*_thread.modes, mode)
+    this_thread.modes = (*this_thread.modes, mode)
     mode.__enter__()
+    return entry
 
 
-def leave(mode: Entered | None, left_to_torch: frozenset[str]) -> None:
+def leave(entry: Entry) -> None:
     """Take a mode off torch's stack, wherever it is on it: contexts that were entered in generators do not end in order.
 
-    If another thread ends the context, the mode stays on the stack of its own thread and rewrites nothing there.
+    If another thread ends the context, the mode rewrites nothing any more, and its own thread takes it off later.
     """
     global _count
-    remaining = list(_thread.left_to_torch)
-    if left_to_torch in remaining:
-        remaining.remove(left_to_torch)
-        _thread.left_to_torch = tuple(remaining)
+    entries, mode = this_thread.entries, entry.mode
+    is_in_its_thread = entry in entries
+    if is_in_its_thread:
+        this_thread.entries = (
+            entries[:-1] if entries[-1] is entry else tuple([other for other in entries if other is not entry])
+        )
+    else:
+        entry.has_ended = True
+        _ended_elsewhere.add(entry)
     if mode is None:
         return
-    is_in_its_thread = mode in _thread.modes
-    torch_private.end_mode(mode, is_in_its_thread)
+    is_in_its_thread = is_in_its_thread and mode in this_thread.modes
     if not is_in_its_thread:
-        mode.replacements, mode.conventions = {}, {}
+        mode.end()
+        hooks.note_ended(mode)
+    torch_private.end_mode(mode, is_in_its_thread)
     mode.take_off = None  # the partial refers to the mode
-    modes = _thread.modes
-    _thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([entry for entry in modes if entry is not mode])
+    modes = this_thread.modes
+    this_thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([other for other in modes if other is not mode])
     with _lock:
         _count -= 1
         if _count == 0:
             patches.in_contexts.__exit__()
             backwards.unsubscribe(_restore)
+
+
+def _forget_ended() -> None:
+    """Forget the entries of this thread that other threads have ended."""
+    ended = [entry for entry in this_thread.entries if entry.has_ended]
+    _ended_elsewhere.difference_update(ended)
+    this_thread.entries = tuple([entry for entry in this_thread.entries if entry not in ended])
+    modes = {entry.mode for entry in ended}
+    this_thread.modes = tuple([mode for mode in this_thread.modes if mode not in modes])
 
 
 # --- checkpoints ------------------------------------------------------------------------------------------------------
@@ -131,17 +182,18 @@ def _replace_stack(stack: Sequence[object]) -> None:
 @contextlib.contextmanager
 def exactly(wanted: tuple[Entered, ...]) -> Iterator[None]:
     """Enter these contexts of ours and leave all others of ours. Modes that are not ours stay."""
-    entered, stack = _thread.modes, torch_private.mode_stack()
+    wanted = tuple([mode.as_it_was_entered() for mode in wanted])
+    entered, stack = this_thread.modes, torch_private.mode_stack()
     ours = [entry for entry in stack if isinstance(entry, Entered)]
     if list(map(id, ours)) == list(map(id, entered)) == list(map(id, wanted)):
         yield
         return
-    _thread.modes = wanted
+    this_thread.modes = wanted
     _replace_stack([entry for entry in stack if not isinstance(entry, Entered)] + list(wanted))
     try:
         yield
     finally:
-        _thread.modes = entered
+        this_thread.modes = entered
         _replace_stack(stack)
 
 
@@ -152,18 +204,18 @@ hooks.surround("rewriting", modes, lambda entered: exactly(entered or ()))
 
 def _restore(roots: Iterable[object], grads: object, inputs: object) -> Callable[[object], None]:
     """Push the modes of this thread before a backward; returns a function that takes them off again."""
-    modes = _thread.modes
-    for mode in modes:
+    entered = modes()
+    for mode in entered:
         log = mode.log
         if log is not None and log.nodes.may_hide_some():
             log.look_at(mode.replacements, roots)
-    if len(modes) == 1 and mode.take_off is not None and not torch_private.mode_count():  # the usual case, in less time
+    if len(entered) == 1 and mode.take_off is not None and not torch_private.mode_count():  # the usual case
         torch_private.push_mode(mode)
         return mode.take_off
-    missing = modes if torch_private.has_mode_stack else ()
+    missing = entered if torch_private.has_mode_stack else ()
     if missing and torch_private.mode_count():
         stack = torch_private.mode_stack()
-        missing = tuple([mode for mode in modes if mode not in stack])
+        missing = tuple([mode for mode in entered if mode not in stack])
     for mode in missing:
         torch_private.push_mode(mode)
     return functools.partial(_take_off, missing)

@@ -292,7 +292,8 @@ def take_off_the_stack(mode: object) -> bool:
 def end_mode(mode: TorchFunctionMode, is_in_its_thread: bool) -> None:
     """End the context of a mode, in whatever order. If the mode is gone, a context of torch has popped it instead of its own: pop that."""
     if not has_mode_stack:
-        TorchFunctionMode.__exit__(mode, None, None, None)
+        if is_in_its_thread:
+            TorchFunctionMode.__exit__(mode, None, None, None)
     elif take_off_the_stack(mode):
         # An error of a signal's handler may have left it there once more, after a backward.
         while mode_count() and take_off_the_stack(mode):

@@ -338,8 +338,12 @@ class Rest:
 
     def end(self, is_last: bool = False) -> None:
         """is_last: the context ends, so torch will pop the top mode, which has to be ours. Each thread has its own stack."""
+        if self._thread != threading.get_ident():
+            if is_last:  # nobody puts the mode back
+                self._mode = self._below = None
+            return
         below = self._below
-        if below is None or self._thread != threading.get_ident():
+        if below is None:
             return
         stack = mode_stack() if below or mode_count() else below
         if any(mode is self._mode for mode in stack):
