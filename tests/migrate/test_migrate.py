@@ -147,7 +147,12 @@ OTHERS = {
 }  # fmt: skip
 
 
-USES = ("class More(ClampWithGrad): pass", "print(ClampWithGrad)", "ClampWithGrad.forward(1)")
+USES = (
+    "class More(ClampWithGrad): pass",
+    "print(ClampWithGrad)",
+    "ClampWithGrad.forward(1)",
+    'getattr(more, "ClampWithGrad")',
+)
 NO_CLASS = "is not recognised as a class of pseudograd.familiar: it stays"
 STAYS = {
     **{guard: (POPULAR.replace("return g", f"g = {guard}\n        return g", 1), NO_CLASS) for guard in GUARDS},
@@ -165,6 +170,17 @@ STAYS = {
         "is ClampWithGrad, but has a method jvp, which that class has not: it stays",
     ),
     **{use: (f"{POPULAR}{use}\n", "uses more of it than `ClampWithGrad.apply`: it stays") for use in USES},
+    **{
+        shape: (
+            POPULAR.replace("return g", f"n = {shape}\n        return g * (1 if n < 9999 else 2)", 1),
+            "asks for a shape or a number of elements, and only some of these were tried: it stays",
+        )
+        for shape in ("x.numel()", "ctx.saved_tensors[0].shape[0]", "x.view(x.shape).dim()", "len(x)")
+    },
+    "a trace": (
+        f"{POPULAR}torch.jit.trace(ClampWithGrad.apply, (torch.ones(2), -1, 1))\n",
+        "line 15 traces, and torch.jit.trace keeps its gradient but not that of an op of pseudograd: it stays",
+    ),
     "defined twice": (  # which of the two a use means is not known, and the other may be no copy
         f"{POPULAR}{IDENTITY.replace('Straight', 'ClampWithGrad')}y = ClampWithGrad.apply\n",
         "defines ClampWithGrad again: it stays",

@@ -7,7 +7,7 @@ import itertools
 import linecache
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,9 @@ from .hints import hints_for
 _LARGEST_FILE = 2**20  # in bytes; a larger neighbour is not read
 _MOST_FILES = 500  # neighbours that are read
 _DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd")
+# What tells the shape of a tensor, and the functions that may take it: they make a tensor of this shape.
+_SHAPES = frozenset(("shape", "size", "numel", "nelement", "dim", "ndim", "ndimension", "len"))
+_TO_SHAPE = "sum_to_size view reshape expand broadcast_to zeros ones full empty new_zeros new_ones new_full new_empty"
 _numbers = itertools.count()  # for the names of files that are none
 
 
@@ -94,6 +97,8 @@ def judge_class(
         why = f"differs in {', '.join(name for name in DTYPES if name not in match.dtypes)}"
     elif own := sorted({"jvp", "symbolic"} & _methods(node).keys()):
         why = f"has a method {own[0]}, which that class has not"
+    elif line := _line_with_shape(node):
+        why = f"line {line} asks for a shape or a number of elements, and only some of these were tried"
     elif match.defaults:
         why = f"has default arguments ({', '.join(match.defaults)})"
     elif re.search(rf"\b{node.name}\b(?!\.apply\b)", unread):
@@ -165,6 +170,30 @@ def _is_plain(method: ast.FunctionDef) -> bool:
     )
 
 
+def _line_with_shape(node: ast.ClassDef) -> int | None:
+    """The first line of a class that may compute something else for another shape, or None."""
+    names = set(_SHAPES)
+    for statement in ast.walk(node):  # a name that holds a shape
+        if isinstance(statement, ast.Assign) and _find_shape(statement.value, names):
+            targets = [part for target in statement.targets for part in ast.walk(target)]
+            stored = [part for part in targets if isinstance(getattr(part, "ctx", None), ast.Store)]
+            names |= {name for part in stored if (name := getattr(part, "attr", getattr(part, "id", "")))}
+    lines = [_find_shape(statement, names) for method in _methods(node).values() for statement in method.body]
+    return next(filter(None, lines), None)
+
+
+def _find_shape(node: ast.AST, names: Collection[str]) -> int | None:
+    """The line at which one of these names is read, outside of the arguments of a function that takes shapes; or None."""
+    name = getattr(node, "attr", getattr(node, "id", ""))
+    if name in names and isinstance(getattr(node, "ctx", None), ast.Load):
+        return int(getattr(node, "lineno", 0))
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _TO_SHAPE.split():
+        return _find_shape(node.func, names)
+    if isinstance(node, ast.Assign) and re.fullmatch(r"\w+\.(shape|\w+\(\))", ast.unparse(node.value)):
+        return None  # such as ctx.shape = x.shape, or x.size(): what reads the name comes later
+    return next(filter(None, (_find_shape(child, names) for child in ast.iter_child_nodes(node))), None)
+
+
 def _imports_torch(node: ast.stmt) -> bool:
     if isinstance(node, ast.ImportFrom):
         return (node.module or "").split(".")[0] == "torch" and not node.level
@@ -182,16 +211,23 @@ def _other_use(node: ast.ClassDef, cells: Sequence[ast.Module]) -> str:
         for other in ast.walk(cell):
             if isinstance(other, (ast.ClassDef, ast.FunctionDef)) and other.name == node.name and other is not node:
                 return f"{line} {other.lineno} defines {node.name} again"
-        for use in _uses(cell, is_class):
+            if isinstance(other, ast.Attribute) and other.attr in ("trace", "trace_module"):
+                return f"{line} {other.lineno} traces, and torch.jit.trace keeps its gradient but not that of an op of pseudograd"
+        for use in _uses(cell, node.name, is_class):
             return f"{line} {use} uses more of it than `{node.name}.apply`"
     return ""
 
 
-def _uses(tree: ast.AST, is_class: Callable[[ast.Name | ast.Attribute], bool]) -> Iterator[int]:
+def _uses(tree: ast.AST, name: str, is_class: Callable[[ast.Name | ast.Attribute], bool]) -> Iterator[int]:
     """The lines that use more of a class than its `apply`."""
     applied = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr == "apply"}
     for node in ast.walk(tree):
         if isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in applied and is_class(node):
+            yield node.lineno
+        # Such as getattr(module, "Name").
+        if isinstance(node, ast.Call) and any(
+            isinstance(value, ast.Constant) and value.value == name for value in node.args
+        ):
             yield node.lineno
 
 
@@ -225,4 +261,10 @@ def _uses_of_import(tree: ast.Module, module: str, name: str) -> Iterator[int]:
             return use.id in names
         return use.attr == name and ast.unparse(use.value) in modules
 
-    return _uses(tree, is_class)
+    return _uses(tree, name if names or modules or _names_text(tree, module) else "", is_class)
+
+
+def _names_text(tree: ast.AST, module: str) -> bool:
+    """Does a call get the name of the module as a text, such as importlib.import_module("script")?"""
+    values = (value for node in ast.walk(tree) if isinstance(node, ast.Call) for value in node.args)
+    return any(isinstance(value, ast.Constant) and str(value.value).split(".")[-1] == module for value in values)
