@@ -512,6 +512,13 @@ def test_where_the_rules_changed_nothing_it_says_so_and_what_was_reached() -> No
     assert re.search(rf"^Rewritten: clamp at .*test_compare.py:{line}\.$", str(changed), re.M)
 
 
+def test_a_run_that_never_calls_its_clamp_is_refused_after_the_first_seed() -> None:
+    seeds: list[int] = []
+    with pytest.raises(ValueError, match="It never did"):
+        pg.compare(lambda clamp, seed: seeds.append(seed) or 1.0, seeds=12)
+    assert set(seeds) == {0}
+
+
 def test_a_run_of_which_nothing_is_rewritten_is_told_what_it_has() -> None:
     def run() -> float:
         APPLY(torch.ones(1, requires_grad=True)).sum().backward()

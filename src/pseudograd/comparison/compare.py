@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import chain
 from pathlib import Path
@@ -91,8 +91,11 @@ def compare(
     began = time.perf_counter()
     with runner_for(training, jobs, executor, keep, on_trial) as runner:
         total = len(chosen) * len(training.variants)
-        outcomes = measure(runner, training, training.variants, chosen[:2], total=total)
-        # Its error comes before the many runs of the other seeds.
+        outcomes = measure(runner, training, training.variants, chosen[:1], total=total)
+        # These errors come before the many runs of the other seeds.
+        if not any(outcome.failure for outcome in outcomes.values()):
+            _check_has_acted(training, outcomes.values())
+        outcomes |= measure(runner, training, training.variants, chosen[1:2], done=len(outcomes), total=total)
         choose_directions(
             training, dict.fromkeys(chain.from_iterable(row.numbers for row in outcomes.values())), better
         )
@@ -214,15 +217,21 @@ def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tu
             got = f"{names[run]} with {run.variant} and seed {run.seed}"
             requirement = f"return {names[first]} as with {first.variant} and seed {first.seed}"
             raise ValueError(must(where, "run", requirement, got, "Return the same names from each run"))
-    if not is_part and not any(outcome.has_acted for outcome in done.values()):
+    if not is_part:
+        _check_has_acted(training, done.values())
+    return tuple(done[first].numbers)
+
+
+def _check_has_acted(training: Training, outcomes: Collection[Outcome]) -> None:
+    """Raise an error if no variant made a difference to any run."""
+    if not any(outcome.has_acted for outcome in outcomes):
         requirement = "call the clamp that it is given"
         remedy = "It never did, so every rule gave the same; replace='clamp' runs it unedited"
         if families := training.choice.families:
             requirement = f"call a function of torch that override({', '.join(families)}=...) reaches"
-            lines = Reach.union(outcome.reached for outcome in done.values()).lines()
+            lines = Reach.union(outcome.reached for outcome in outcomes).lines()
             remedy = " ".join(["Nothing was rewritten, so every rule gave the same.", *lines]).removesuffix(".")
-        raise ValueError(must(where, "run", requirement, training.name, remedy))
-    return tuple(done[first].numbers)
+        raise ValueError(must(training.where, "run", requirement, training.name, remedy))
 
 
 def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:
