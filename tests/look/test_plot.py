@@ -168,6 +168,9 @@ def test_values_that_are_not_finite_leave_the_rest_visible() -> None:
 
 
 def test_functions_with_different_values_have_a_forward_and_a_loss_each() -> None:
+    """Beside a rule, or with bounds, a function that takes no bounds is drawn without them."""
+    (forward,), _ = pg.plot(["zero", torch.tanh, torch.nn.Tanh()], -1, 1)[1:]
+    assert list(_lines(forward)) == ["zero", "tanh", "Tanh"]
     (forward,), (backward,) = pg.plot([torch.tanh, torch.sigmoid], grad=(2.0,))[1:]
     assert list(_lines(forward)) == ["tanh", "sigmoid"]
     x, y = _curve(forward, "sigmoid")

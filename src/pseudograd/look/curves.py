@@ -62,10 +62,26 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
     if edge is not None or maximize:
         argument, got = ("edge", edge) if edge is not None else ("maximize", maximize)
         raise ValueError(must("plot", argument, f"be left out for {label}", got, "Only rules have one"))
-    if op is not CLAMP or not picture.others:
+    if op is not CLAMP or not picture.others or not _takes(drawable, picture.others):
         return Curve(label, drawable, f"y = {label}(x)", colour(label, position))
     text, bounds = f"y = {label}({_arguments(picture.others)})", picture.others
     return Curve(label, lambda x: drawable(x, *bounds), text, colour(label, position), picture.edges, bounds)
+
+
+def _takes(f: Function, bounds: tuple[object, ...]) -> bool:
+    """Does f take the bounds after x? If it takes neither them nor x alone, its own error comes later."""
+    x = torch.zeros(2, dtype=torch.float64)
+    try:
+        f(x, *bounds)
+    except TypeError:
+        try:
+            f(x)
+        except Exception:
+            return True
+        return False
+    except Exception:
+        return True
+    return True
 
 
 def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:

@@ -63,7 +63,7 @@ def plot(
 
     Args:
         f_or_rules: a rule of `op` by name ("sign", or "zero/open" with an edge), a rule object, an element-wise
-            function, or a list of these. A function is called as f(x, min, max) if a bound is given, else as f(x).
+            function, or a list of these. A function is called as f(x, min, max) if a bound is given and it takes two, else as f(x).
         min, max: numbers in the unit of x; for rules of `clamp` they default to -1 and 1. The other ops bring their own.
         op: whose rules these are, by its name in `pseudograd rules`.
         loss: element-wise function of y.
