@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from .count.norms import Facts
+
 if TYPE_CHECKING:
     from .count.sensitivity import Sensitivity
     from .count.stalls import Stall
@@ -18,7 +20,7 @@ _STEEP_AT_POLE = 10  # the same, where the steep op is known
 
 
 @dataclass(frozen=True)
-class Site:
+class Site(Facts):
     """One op at one line, over all recorded backward passes. Counts are entries of the gradient that arrives; shares are 0 to 1.
 
     where: the line that calls torch. user_where: the line of the program that led to this call. Either is "?" if nobody recorded it.
@@ -57,25 +59,8 @@ class Site:
     is_own: bool = field(default=False, repr=False)  # an op of this library
     own_remedy: str = field(default="", repr=False)  # how to choose another rule for this op
     is_second_order: bool = field(default=False, repr=False)  # made by a backward pass: an op of a second derivative
-    has_several_inputs: bool = field(default=False, repr=False)  # hands gradients on to several inputs
-    # it normalises single numbers, so its result is constant
-    normalises_one_number: bool = field(default=False, repr=False)
-    # the next node of the backward cuts what passes exactly at a bound
-    next_cuts_at_bound: bool = field(default=False, repr=False)
-    steep_op: str = field(default="", repr=False)  # the op whose result is clamped here, if its slope grows without end
-    # its input is used beside it, as in the loss of a policy, or in x - round(x)
-    reuses_input: bool = field(default=False, repr=False)
-    # its only bound is a lower one: 0, or a number that guards against 0
-    has_only_lower_bound: bool = field(default=False, repr=False)
-    has_guard_bound: bool = field(default=False, repr=False)  # a bound is very near a whole number
-    has_guards_alone: bool = field(default=False, repr=False)  # both its bounds are, as in clamp(1e-7, 1 - 1e-7)
-    stops_overflow: bool = field(default=False, repr=False)  # all its bounds only keep x from infinity
-    is_before_exp: bool = field(default=False, repr=False)
-    is_before_pole: bool = field(default=False, repr=False)  # it keeps what enters a log, a root or a division from 0
     # "ascent" if the optimiser adds this gradient, "descent" if it subtracts it; "unknown" if the program steps by itself
     direction: str = field(default="descent", repr=False)
-    # only sums, powers and constant factors are between its result and the loss
-    is_loss_term: bool = field(default=False, repr=False)
 
     @property
     def cut_share(self) -> float:

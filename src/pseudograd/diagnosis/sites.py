@@ -32,7 +32,7 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         recoverable, at_bound = int(sums["recoverable"]), int(sums["at_bound"])
         if direction == ASCENT:
             # A step up the gradient leads back inside at "below+" and "above-". With two bounds, "at" does not say at which.
-            at = sides["at+"] if tally.facts["has_only_lower_bound"] else 0
+            at = sides["at+"] if tally.facts.has_only_lower_bound else 0
             recoverable = min(sides["below+"] + sides["above-"] + at, int(sums["cut"]))
         regions = {"recoverable": recoverable, "at_bound": at_bound, "below": below, "above": above, "sides": sides}
     op, family = _op_of_node(tally.op), None
@@ -61,7 +61,7 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
         upstream=tally.leaves,
         is_own=bool(library_calls),
         own_remedy=_remedy_of_calls(library_calls),
-        **tally.facts,
+        **vars(tally.facts),
         **regions,
     )
 

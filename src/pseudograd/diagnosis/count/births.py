@@ -34,7 +34,7 @@ _OtherKind = Literal[
     "matrix",
     "data",
     "weights",
-    "entered",
+    "broken input",
     "unseen",
     "other",
 ]

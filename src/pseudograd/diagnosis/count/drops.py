@@ -65,7 +65,7 @@ class Drops:
         """A node ran. partial: the set of leaves of which some entries never had a gradient."""
         tally = None if node is None else node.metadata.get(self._key)
         may_run_again = None if node is None else node.metadata.get(self._rerun)
-        if node is None or not isinstance(tally, Tally) or may_run_again is None:
+        if node is None or tally is None or may_run_again is None:
             return
         if not are_readable((*arriving, *leaving)):
             return

@@ -31,6 +31,7 @@ from ...torch_table.private import (
     saved_variables,
     tells_unpack_hooks,
 )
+from .grads import Gradients
 
 REENTRANT = "CheckpointFunctionBackward"
 CHECKPOINT = "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without it"
@@ -40,7 +41,6 @@ _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "Copy
 _NEAR = 12  # nodes that may cut what a clamp passes at its bound
 _DIGITS = tuple("0123456789")
 
-Gradients = tuple[Tensor | None, ...]
 # (node, gradients that leave, gradients that arrive) -> gradients to hand on
 Leave = Callable[[GraphNode, Gradients, Gradients], Gradients]
 

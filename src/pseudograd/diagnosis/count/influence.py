@@ -2,7 +2,7 @@
 
 A list of every detach and argmax would be mostly noise. So each such value carries a mark through the calls that read it: a loss with this
 mark depends on the cut. A mark is an integer: two bits for each cut, one bit for each clamp and for each constant term of a loss. The lower
-bit of a cut says that a value depends on it, the upper bit that there is no further cut in between.
+bit of a cut says that a value depends on it. The upper one is its *direct* bit: there is no further cut between the cut and the value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor, is_grad_enabled
 from ...listen import hooks, nodes
 from ...listen.frames import Location, Locations, file_and_line
 from ...listen.harmless import forget
-from ...torch_table.private import backward_pass, is_wrapped
+from ...torch_table.private import backward_pass
 from ...torch_table.records import Arguments, Keywords
 from .leaves import Leaves
 from .norms import PLAIN
@@ -74,43 +74,6 @@ class Marks:
             self.all[key] = weakref.ref(tensor, partial(forget, self.all, key)), bits
 
 
-class Arrays:
-    """The marks of arrays of NumPy. A tensor or an array in the same memory has the same marks."""
-
-    def __init__(self) -> None:
-        # By id: a weak reference, the first and last address, the mark.
-        self.all: dict[int, tuple[weakref.ref[object], int, int, int]] = {}
-
-    def add(self, array: object, mark: int) -> None:
-        """Does nothing for a number, which has no memory of its own."""
-        start = _address(array)
-        if start is not None:
-            key, arrays, size = id(array), self.all, getattr(array, "nbytes", 1)
-            arrays[key] = weakref.ref(array, partial(forget, arrays, key)), start, start + max(size, 1), mark
-
-    def mark_of(self, value: object) -> int:
-        address = _address(value) if self.all else None
-        mark = 0
-        if address is not None:
-            for _, start, end, bits in list(self.all.values()):
-                mark |= bits if start <= address < end else 0
-        return mark
-
-
-def _address(value: object) -> int | None:
-    if not isinstance(value, Tensor):
-        # The class tells whether it is an array: a proxy of torch.fx has every attribute, and would add a step to its trace.
-        spans = getattr(value, "__array_interface__", None) if hasattr(type(value), "__array_interface__") else None
-        return None if spans is None else int(spans["data"][0])
-    has_code = type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__
-    if value.device.type != "cpu" or is_wrapped(value) or has_code:
-        return None
-    try:
-        return value.data_ptr()
-    except RuntimeError:  # neither sparse nor fake tensors have one
-        return None
-
-
 class Cut:
     """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch.
 
@@ -160,13 +123,12 @@ class Influence:
         self._term_bits = 0
         self._clamp_bits = 0  # of `Followed` values
         self._compared_bits = 0  # of cuts whose value a comparison makes or reads
-        self._upper_bits = self._upper_bits_without_grad = 0  # of all cuts, and of those under no_grad
+        self._direct_bits = self._direct_bits_of_no_grad = 0  # of all cuts, and of those under no_grad alone
         self._leaves, self._locations = leaves, locations
         # Of a detached tensor: the leaves upstream of its source; the lowest bit says whether the source is a leaf.
         self._detached = Marks()
         # By id of a detached tensor: a weak reference to it, and one to the leaf, or other tensor without a graph, whose memory it shares.
         self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
-        self._arrays = Arrays()
         self._local = threading.local()
 
     def source_of_detached(self, tensor: Tensor) -> tuple[int, bool]:
@@ -194,7 +156,7 @@ class Influence:
 
     def mark_plainly(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
         """A fast path for most calls: no argument has a mark, or the result has a graph and gets all marks. False: call `after_call`."""
-        if type(result) not in PLAIN or not isinstance(result, Tensor) or self._origins or self._arrays.all:
+        if type(result) not in PLAIN or not isinstance(result, Tensor) or self._origins:
             return False
         is_itself, known, may_have_graph = args and result is args[0], self._marks.all, is_grad_enabled()
         if may_have_graph:
@@ -234,28 +196,28 @@ class Influence:
         args = args[1:] if name == "new_tensor" else args  # its first argument only has the dtype
         # The result of autograd.grad does not depend on the values of its inputs.
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
-        marks = self._marks_of(inputs or args)  # torch.tensor(array) takes no tensor
+        marks = self._marks_of(inputs)
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
-        # The upper bits of the continuous inputs. The result of a call that cuts does not have them.
-        cut_again = 0
-        if marks & self._upper_bits:
-            cut_again = self._upper_bits & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
+        # Of the continuous inputs. If this call cuts, its result has them no more.
+        direct = 0
+        if marks & self._direct_bits:
+            direct = self._direct_bits & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
         learning = [tensor for tensor in continuous if tensor.requires_grad]
         if not (learning or marks):
             if name == ".data" and isinstance(result, Tensor):
                 self._note_origin(result, inputs[0])
             return
-        self._note_reading(name, marks, cut_again, bool(learning))
+        self._note_reading(name, marks, direct, bool(learning))
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
         if name in _FUNCTIONS_THAT_DETACH:
-            marks &= ~cut_again
+            marks &= ~direct
         elif not is_grad_enabled():
-            marks &= ~(cut_again & ~self._upper_bits_without_grad)
+            marks &= ~(direct & ~self._direct_bits_of_no_grad)
         if learning:
             marks |= self._cut_by(name, inputs, learning, outputs, is_in_place)
         if not outputs and name in _EXITS and not hooks.is_inside_function():
-            self._note_exit(name, learning, marks, result)
+            self._note_exit(name, learning, marks)
         if is_in_place and (marks or outputs):
             marks &= ~self._clamp_bits  # a projection sets a parameter, which is then no longer the input of the clamp
             written = tensors_in([args[:1] or inputs[:1]])  # several of a _foreach_ function
@@ -267,9 +229,9 @@ class Influence:
         is_linear = _is_linear(name, len(learning))
         for tensor in outputs:
             bits = marks if tensor.requires_grad and is_linear else marks & ~self._term_bits
-            self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~cut_again)
+            self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~direct)
 
-    def _note_reading(self, name: str, marks: int, cut_again: int, learns: bool) -> None:
+    def _note_reading(self, name: str, marks: int, direct: int, learns: bool) -> None:
         """Note at the cuts of these marks if their value is compared here, meets a tensor that learns, or is cut off once more."""
         if name in _COMPARISONS and marks:
             for cut in self._cuts_among(marks):
@@ -278,20 +240,13 @@ class Influence:
             line = file_and_line(self._locations.here(3).call)
             for cut in self._cuts_among(marks & self._compared_bits):
                 cut.compared_at.add(line)
-        if cut_again and (name in _FUNCTIONS_THAT_DETACH or name in _EXITS):
+        if direct and (name in _FUNCTIONS_THAT_DETACH or name in _EXITS):
             line = file_and_line(self._locations.here(3).call)
-            for cut in self._cuts_among(cut_again):
+            for cut in self._cuts_among(direct):
                 cut.cut_again_at.add(line)
 
-    def _marks_of(self, values: Iterable[object]) -> int:
-        marks, known, arrays = 0, self._marks.all, self._arrays
-        if known or arrays.all:
-            for value in values:
-                if id(value) in known and isinstance(value, Tensor):
-                    marks |= self._marks.get(value)
-                if arrays.all:
-                    marks |= arrays.mark_of(value)
-        return marks
+    def _marks_of(self, tensors: Iterable[Tensor]) -> int:
+        return reduce(or_, map(self._marks.get, tensors), 0) if self._marks.all else 0
 
     def _cut_by(
         self, name: str, inputs: list[Tensor], learning: list[Tensor], outputs: list[Tensor], is_in_place: bool
@@ -351,13 +306,12 @@ class Influence:
         own = self._leaves.upstream_of(leaf) if marks and leaf.requires_grad else 0
         return marks & reduce(or_, (cut.bits for cut in self._cuts_among(marks) if cut.upstream & ~own), 0)
 
-    def _note_exit(self, name: str, learning: list[Tensor], marks: int, result: object) -> None:
+    def _note_exit(self, name: str, learning: list[Tensor], marks: int) -> None:
         """Note a number or an array that leaves torch, if it was made of a tensor that learns, or of a value that was cut from one."""
         upstream = self._leaves_behind(marks)
         if learning or upstream:
             kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
-            bit = self._cut(kind, learning, upstream, is_exit=True)
-            self._arrays.add(result, marks & ~self._upper_bits | bit)
+            self._cut(kind, learning, upstream, is_exit=True)
 
     def _cut(
         self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_compared: bool = False
@@ -368,9 +322,9 @@ class Influence:
         if cut is None:
             cut = self.cuts[kind, location] = Cut(kind, location, len(self._by_bit))
             self._by_bit += [cut, cut]
-            self._upper_bits |= 2 << (len(self._by_bit) - 2)
+            self._direct_bits |= 2 << (len(self._by_bit) - 2)
             if kind.endswith(WITHOUT_GRAD):
-                self._upper_bits_without_grad |= cut.bits & self._upper_bits
+                self._direct_bits_of_no_grad |= cut.bits & self._direct_bits
             if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
@@ -402,7 +356,7 @@ class Influence:
             term = self.constant_terms[location] = ConstantTerm(location, len(self._by_bit))
             self._by_bit.append(term)
             self._term_bits |= 1 << term.bit
-        term.cuts |= self._cuts_among(marks & self._upper_bits) or self._cuts_among(marks)
+        term.cuts |= self._cuts_among(marks & self._direct_bits) or self._cuts_among(marks)
         self._marks.add(result, 1 << term.bit)
 
     # --- steps, Functions, clamps, backwards --------------------------------------------------------------------------
@@ -448,7 +402,7 @@ class Influence:
             elif not isinstance(source, Cut):
                 source.decides = bool((source.upstream | source.detached_upstream) & upstream)
             else:
-                source.is_final_cut |= bool(self._upper_bits >> bit & 1)
+                source.is_final_cut |= bool(self._direct_bits >> bit & 1)
                 if source.reaches_loss is not None:
                     source.reaches_loss = True
 

@@ -23,7 +23,8 @@ from ...torch_table.eras import installed_era
 from ...torch_table.forms import FAMILIES, KINKED, Kinked, SavedValues, kink_of_node, read_saved
 from ...torch_table.private import input_metadata, saved, wrapped_node
 from ...torch_table.records import Arguments, Function, Keywords
-from .further_backward import CHECKPOINT, REENTRANT, Gradients, why_not_unpacked
+from .further_backward import CHECKPOINT, REENTRANT, why_not_unpacked
+from .grads import Gradients
 from .leaf import has_numbers
 from .norms import PLAIN
 from .replaced_nodes import pull_under

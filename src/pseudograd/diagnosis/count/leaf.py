@@ -42,21 +42,18 @@ class EverTrue:
     def __init__(self) -> None:
         self._flag: Flag = False
         self.has_flags = False  # was any flag added?
+        self.is_certain = False  # is the answer "yes" known without waiting for a device?
 
     def add(self, flag: Flag) -> None:
         self.has_flags = True
         if not self.is_certain:
             self._flag = flag is True or self._flag | flag
+            self.is_certain = self._flag is True
 
     def add_nonzero(self, grad: Tensor) -> None:
         """The flag: does the gradient differ from 0?"""
         if not self.is_certain:
             self.add(is_nonzero(grad))
-
-    @property
-    def is_certain(self) -> bool:
-        """Is the answer "yes" known without waiting for a device?"""
-        return self._flag is True
 
     @property
     def unread(self) -> Tensor | None:

@@ -86,7 +86,7 @@ class _Search:
         self.is_loss_broken = is_loss_broken  # then the forward had the birth
         # Keys of earlier births whose leaves were hidden by a detach: this backward reaches these leaves.
         self.hidden_births: list[object] = []
-        # The nodes whose result may be broken, each with this result if it surely is, else None.
+        # The nodes whose result may be broken, each with this result; None if nobody has it.
         self.frontier: dict[GraphNode, Tensor | None] = {}
         self.is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
         self.inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
@@ -330,7 +330,7 @@ class Nonfinite:
         if tally is not None and tally.function is not None:
             kind = "function"
         elif broken.name and (is_ordinary or kind == "product") and kind not in ("factor", "row", "minus infinity"):
-            kind = "entered"
+            kind = "broken input"
         elif may_exceed_half and kind in ("overflow", "product", "factor", "other"):
             kind = "half"
         elif kind == "factor":

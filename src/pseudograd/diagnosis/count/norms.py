@@ -1,10 +1,13 @@
-"""Measurements over the steps of a program, in bounded memory: series, samples, norms, and the step that an optimiser would take."""
+"""Measurements over the steps of a program, in bounded memory: series, samples, norms, the step that an optimiser would take, and facts
+about an op.
+"""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Generic, SupportsFloat, TypeVar
 
 import torch
@@ -72,6 +75,29 @@ def view_of_sample(tensor: Tensor) -> Tensor:
 def sample(tensor: Tensor) -> Tensor:
     """A copy of about 1,024 entries."""
     return view_of_sample(tensor).clone()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the calls of one op at one line show beside their counts."""
+
+    has_several_inputs: bool = field(default=False, repr=False)  # hands gradients on to several inputs
+    # it normalises single numbers, so its result is constant
+    normalises_one_number: bool = field(default=False, repr=False)
+    # the next node of the backward cuts what passes exactly at a bound; None if nobody knows
+    next_cuts_at_bound: bool | None = field(default=None, repr=False)
+    steep_op: str = field(default="", repr=False)  # the op whose result is clamped here, if its slope grows without end
+    # its input is used beside it, as in the loss of a policy, or in x - round(x)
+    reuses_input: bool = field(default=False, repr=False)
+    # its only bound is a lower one: 0, or a number that guards against 0
+    has_only_lower_bound: bool = field(default=False, repr=False)
+    has_guard_bound: bool = field(default=False, repr=False)  # a bound is very near a whole number
+    has_guards_alone: bool = field(default=False, repr=False)  # both its bounds are, as in clamp(1e-7, 1 - 1e-7)
+    stops_overflow: bool = field(default=False, repr=False)  # all its bounds only keep x from infinity
+    is_before_exp: bool = field(default=False, repr=False)  # an exp reads its result
+    is_before_pole: bool = field(default=False, repr=False)  # it keeps what enters a log, a root or a division from 0
+    # only sums, powers and constant factors are between its result and the loss
+    is_loss_term: bool = field(default=False, repr=False)
 
 
 class Losses:

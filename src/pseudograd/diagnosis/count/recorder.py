@@ -45,6 +45,7 @@ from .norms import Losses, is_power_of_two
 from .optimisers import Optimisers
 
 if TYPE_CHECKING:
+    from .grads import Gradients
     from .nonfinite import Nonfinite
     from .tally import Tally, WaitingCall
     from .values import Clamps, Values
@@ -68,7 +69,6 @@ _MODULE_HOOK = "BackwardHookFunctionBackward"
 _CAST = "ToCopyBackward0"
 HOOK = "hook"  # the op of a tally that counts what a hook of the program changes
 
-Gradients = Sequence[Tensor | None]
 Roots = Sequence[Tensor | GradientEdge]
 
 
@@ -102,6 +102,8 @@ class Recorder(Subscriber):
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
         self._again = f"{self.key}: again"  # a backward began at this node
         self._uses = f"{self.key}: uses"  # of a cast
+        self._module_hook = f"{self.key}: hook"  # the tally of the backward hooks of a module
+        self._is_hooked = f"{self.key}: hooked"  # the node of a leaf has a hook of ours
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots, are_measured=is_full)
         self.arrivals = Arrivals(lambda device, pairs: self.leaves.ledger_of(device).add_arrivals(pairs))
@@ -215,12 +217,12 @@ class Recorder(Subscriber):
                 if not (self._may_wait and tally.may_wait) or unheard.depth:
                     count_now(tally, leaving, arriving)
                 elif may_break and not _are_finite(leaving):
-                    self._count_waiting_calls()
+                    self._flush()
                     count_now(tally, leaving, arriving)
                 else:
                     calls.append((tally, leaving, arriving, current_node()))
                     if len(calls) >= _MOST_WAITING:
-                        self._count_waiting_calls()
+                        self._flush()
             except Exception as error:
                 note("the gradients at a node", error, self)
 
@@ -228,7 +230,7 @@ class Recorder(Subscriber):
 
     def _note_module_hook(self, node: GraphNode) -> bool:
         """Note the tally of the backward hooks of a module, if torch calls them at this node. Returns whether it does."""
-        key = f"{self.key}: hook"
+        key = self._module_hook
         functions = [] if key in node.metadata else hooks.module_hooks_around(sys._getframe(1))
         if functions:
             location = self.locations.of_function(functions[0]) if len(functions) == 1 else self.locations.here(4)
@@ -237,7 +239,7 @@ class Recorder(Subscriber):
 
     def _attach_after_module_hooks(self, node: GraphNode) -> None:
         """When a backward starts, the backward hooks of modules are registered, so a hook of ours runs after them."""
-        tally = node.metadata.get(f"{self.key}: hook")
+        tally = node.metadata.get(self._module_hook)
         if tally is not None and self.key not in node.metadata:
             node.metadata[self.key] = tally
             node.register_hook(partial(self._count_module_hook, tally, self.leaves.upstream(node)))
@@ -264,24 +266,17 @@ class Recorder(Subscriber):
 
     def _flush(self) -> None:
         """Count the calls that wait."""
-        self._count_waiting_calls()
-        if self.leaves.ledgers:
-            self._flush_devices()
-
-    def _count_waiting_calls(self) -> None:
-        if self.waiting_calls:
-            calls = self.waiting_calls[:]
-            self.waiting_calls.clear()  # also where nothing is counted any more
+        calls = self.waiting_calls[:]
+        self.waiting_calls.clear()  # also where nothing is counted any more
+        if calls or self.leaves.ledgers:
             self._count_together(calls)
 
     @quiet("the gradients at a node")
     def _count_together(self, calls: list[WaitingCall]) -> None:
-        from .tally import count_together
+        if calls:
+            from .tally import count_together
 
-        count_together(calls, self.leaves)
-
-    @quiet("the gradients at a node")
-    def _flush_devices(self) -> None:
+            count_together(calls, self.leaves)
         for ledger in list(self.leaves.ledgers.values()):
             ledger.flush()
 
@@ -294,9 +289,8 @@ class Recorder(Subscriber):
     @property
     def is_waiting(self) -> bool:
         """Is something of this backward not counted yet?"""
-        ledgers = self.leaves.ledgers
-        has_calls = bool(ledgers) and any(ledger.waiting for ledger in ledgers.values())
-        return bool(self.arrivals.expected or self.waiting_calls) or has_calls
+        ledgers = self.leaves.ledgers.values()
+        return bool(self.arrivals.expected or self.waiting_calls) or any(ledger.waiting for ledger in ledgers)
 
     @quiet("the gradients at a node")
     def count_now(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
@@ -309,14 +303,18 @@ class Recorder(Subscriber):
         if tally.count(leaving, arriving) and is_first:
             self._ran_at.add(tally.location)
             node = current_node()
-            from .graph_shapes import find_beside, find_guards, is_term  # no node of most programs cuts
-            from .tally import Tally
+            if node is not None:
+                self._note_surroundings(tally, node)
 
-            tally.facts["is_loss_term"] = node is not None and is_term(node, self._starts)
-            for fact, clamp in () if node is None else (*find_beside(node), *find_guards(node)):
-                clamp_tally = self.tally_of(clamp)
-                if isinstance(clamp_tally, Tally):
-                    clamp_tally.facts[fact] = True
+    def _note_surroundings(self, tally: Tally, node: GraphNode) -> None:
+        """Note what the graph around the first node of an op shows."""
+        from .graph_shapes import find_beside, find_guards, is_term
+
+        tally.note(is_loss_term=is_term(node, self._starts))
+        for fact, clamp in (*find_beside(node), *find_guards(node)):
+            before = self.tally_of(clamp)
+            if before is not None:
+                before.note(**{fact: True})
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:
@@ -518,7 +516,7 @@ class Recorder(Subscriber):
             may_wait = is_heard and is_outer and self.whatif is None and nobody_else_runs()
             # Autograd adds no gradient in place to one that is kept, and modes would see the difference.
             self._let_wait(may_wait and not dispatch_modes())
-            behind = self._attach_to_graph(starts, can_expect=may_wait and not inputs)
+            behind = self._attach_to_graph(starts, may_read_later=may_wait and not inputs)
             if is_outer:
                 if self.line_losses is not None and self.line_losses.cast is not None:
                     casts = [node for node in behind if nodes.name_of(node) == _CAST]
@@ -530,10 +528,10 @@ class Recorder(Subscriber):
         if is_outer and self.whatif is not None and not transforms_are_active():
             self.whatif.begin(roots, grads, behind, self.backwards)
 
-    def _attach_to_graph(self, starts: list[GraphNode | None], can_expect: bool) -> list[GraphNode]:
+    def _attach_to_graph(self, starts: list[GraphNode | None], may_read_later: bool) -> list[GraphNode]:
         """Attach hooks to leaves and to nodes that nobody saw being made. Returns all nodes that the backward can reach.
 
-        can_expect: the gradient of a leaf may be read when the backward has ended.
+        may_read_later: the gradient of a leaf may be read from `.grad` when the backward has ended, so it needs no hook.
         """
         behind = self.leaves.reachable_from(starts)
         for start in starts:
@@ -549,7 +547,7 @@ class Recorder(Subscriber):
             name = name_of(node)
             if name == nodes.LEAF:
                 leaf = self.leaves.single(upstream)
-                if leaf is not None and not (can_expect and expect(leaf, node)):
+                if leaf is not None and not (may_read_later and expect(leaf, node)):
                     self._attach_leaf(node, leaf)
             elif suspects or name not in _PASSING:
                 metadata = node.metadata
@@ -602,8 +600,8 @@ class Recorder(Subscriber):
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
         """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""
-        if self.key not in node.metadata:
-            node.metadata[self.key] = True
+        if self._is_hooked not in node.metadata:
+            node.metadata[self._is_hooked] = True
             node.register_prehook(partial(self._count_arrival, leaf, leaf.tensor() is node.variable))
 
     def count_waiting(self) -> None:

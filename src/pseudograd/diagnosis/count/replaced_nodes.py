@@ -15,7 +15,7 @@ from ...rule import PRIMITIVES, Call
 from ...torch_table import forms
 from ...torch_table.private import wrapped_node
 from ...torch_table.records import Form
-from .further_backward import Gradients
+from .grads import Gradients
 from .tally import SLICE_NODE, form_of_slice
 
 

@@ -17,7 +17,8 @@ from ...listen.frames import NOWHERE, Location, file_and_line
 from ...listen.nodes import GraphNode
 from ...rewrite.other_conventions import other_of, within
 from ...torch_table.private import local
-from .further_backward import Comparison, Gradients, Graph, compare_gradients
+from .further_backward import Comparison, Graph, compare_gradients
+from .grads import Gradients
 from .kinks import KinkNode, find_kinks, why_hidden
 from .leaf import Leaf
 from .norms import Series, Steps, numbers_of, sample

@@ -126,7 +126,7 @@ class ParameterSteps:
         self.size, self.dtype, self.device = tensor.numel(), tensor.dtype, tensor.device
         self.steps = 0
         self.looks = 0  # the steps whose samples were read
-        self.is_known = False  # is the optimiser surely like Adam or SGD, so that the sizes of its steps are right?
+        self.is_known = False  # does the optimiser look like Adam or SGD, so that the sizes of its steps are right?
         self.keeps_rest = False  # does the optimiser keep the rounding errors of its steps?
         self.shares: Series[float | Tensor] = Series()
         self.samples = Samples.start(view_of_sample(tensor))  # if there is a batch: views of its samples

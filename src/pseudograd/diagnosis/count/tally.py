@@ -9,6 +9,7 @@ import threading
 from cmath import isfinite
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -40,7 +41,7 @@ from .grads import (
 )
 from .leaf import is_recorded
 from .leaves import Leaves
-from .norms import is_power_of_two
+from .norms import Facts, is_power_of_two
 
 if TYPE_CHECKING:
     from .on_device import Rows
@@ -92,7 +93,8 @@ class Tally:
         self.is_second_order = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
         self.is_number: bool | None = None  # is the result of its first node one number?
-        self.facts: dict[str, Any] = {}  # fields of its `Site`
+        self.facts = Facts()
+        self._bounds: tuple[object, ...] | None = None  # of the last call; Tensor for each tensor
         # Set by `Zeros` alone: the sets of leaves that got zeros from a gradient other than 0, and that got other numbers.
         self.zeroed = self.passed = 0
         self.reader: Tally | None = None  # the op from which the last gradient came
@@ -210,16 +212,22 @@ class Tally:
         return x is not None
 
     def _note_bounds(self, bounds: Sequence[object]) -> None:
-        self.has_regions = True
-        self.has_tensor_bound = any(isinstance(bound, Tensor) for bound in bounds)
+        bounds = tuple(Tensor if isinstance(bound, Tensor) else bound for bound in bounds)
+        if bounds == self._bounds:
+            return
+        self._bounds, self.has_regions, self.has_tensor_bound = bounds, True, Tensor in bounds
         low = bounds[0] if bounds else None
         is_floor = isinstance(low, (int, float)) and 0 <= low <= _FLOOR
-        self.facts |= {
-            "has_only_lower_bound": is_floor and all(bound is None for bound in bounds[1:]),
-            "has_guard_bound": any(map(_is_guard, bounds)),
-            "has_guards_alone": len(bounds) == 2 and all(map(_is_guard, bounds)),
-            "stops_overflow": any(map(_is_huge, bounds)) and all(bound is None or _is_huge(bound) for bound in bounds),
-        }
+        self.note(
+            has_only_lower_bound=is_floor and all(bound is None for bound in bounds[1:]),
+            has_guard_bound=any(map(_is_guard, bounds)),
+            has_guards_alone=len(bounds) == 2 and all(map(_is_guard, bounds)),
+            stops_overflow=any(map(_is_huge, bounds)) and all(bound is None or _is_huge(bound) for bound in bounds),
+        )
+
+    def note(self, **facts: Any) -> None:
+        """Note some of the `Facts`."""
+        self.facts = replace(self.facts, **facts)
 
     def _note_first(self, node: GraphNode) -> None:
         """Note facts about the first node, which hold for all nodes of this op."""
@@ -227,18 +235,20 @@ class Tally:
         if self.function is None and self.op not in (SLICE_NODE, OWN_NODE) and not has_region:
             self.usual = next(iter(self._rows.values()), self._kernel)
         is_layer_norm = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm"))
-        self.facts["normalises_one_number"] = is_layer_norm and _normalised_size(node) == 1
-        self.facts["has_several_inputs"] = sum(other is not None for other, _ in node.next_functions) > 1
+        self.note(
+            normalises_one_number=is_layer_norm and _normalised_size(node) == 1,
+            has_several_inputs=sum(other is not None for other, _ in node.next_functions) > 1,
+        )
         if self.form is not None and self._is_full and self.form.switches[0] == "clamp":
             from .graph_shapes import steep_op_behind  # not every program has a clamp
 
-            self.facts["steep_op"] = steep_op_behind(node)
+            self.note(steep_op=steep_op_behind(node))
 
     def _look_behind(
         self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Gradients, arriving: Gradients
     ) -> None:
         """Note whether the next node would cut a gradient that passed exactly at a bound. Stops when it would not."""
-        if self.facts.get("next_cuts_at_bound") is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
+        if self.facts.next_cuts_at_bound is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
             return
         grads = MatchedGradients.match(leaving, arriving)
         x, *bounds = (None,) if grads is None else bounds_of(grads, saved)
@@ -248,7 +258,7 @@ class Tally:
         if isinstance(grad, Tensor) and bool(torch.count_nonzero(grad)):
             from .further_backward import ends_behind  # few programs stand at a bound
 
-            self.facts["next_cuts_at_bound"] = ends_behind(node, grad)
+            self.note(next_cuts_at_bound=ends_behind(node, grad))
 
     def note_usual(self, grad: Tensor | None, calls: int = 1) -> None:
         """Usual calls were counted. grad: what arrived in the last of them."""

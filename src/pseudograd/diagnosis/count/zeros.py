@@ -39,7 +39,7 @@ class Zeros:
 
     def begin(self, node: GraphNode) -> bool:
         """Does this node need a hook that calls `look`? Returns True only once, and only if the call that made the node was seen."""
-        is_new = self._begun not in node.metadata and isinstance(node.metadata.get(self._key), Tally)
+        is_new = self._begun not in node.metadata and self._key in node.metadata
         if is_new:
             node.metadata[self._begun] = True
         return is_new
@@ -56,7 +56,7 @@ class Zeros:
             if other is None or grad is None:
                 continue
             tally_behind = other.metadata.get(self._key)
-            if isinstance(tally_behind, Tally):
+            if tally_behind is not None:
                 tally_behind.reader = tally
             leaves = self._leaves.upstream(other)
             if bool(torch.count_nonzero(grad)):
@@ -72,7 +72,7 @@ class Zeros:
                 return
             node = nodes.pop(0)
             tally = node.metadata.get(self._key)
-            if isinstance(tally, Tally):
+            if tally is not None:
                 yield tally
             if node.name() in self._passing:
                 nodes += [before for before, _ in node.next_functions if before is not None]

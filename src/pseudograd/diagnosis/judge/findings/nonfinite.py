@@ -220,7 +220,7 @@ def _explain(birth: Birth) -> str:
         why += f"; an epsilon below {_LEAST_HALF:.0e} is 0 in float16"
     if birth.origin:
         entered = f"a value that enters is not finite: it came in with the forward, from {birth.origin}"
-        why = entered if birth.kind == "entered" else f"{why}; {entered}"
+        why = entered if birth.kind == "broken input" else f"{why}; {entered}"
     return f"{why}{_MASKED if birth.is_masked else ''}"
 
 
@@ -239,7 +239,7 @@ def _advise(birth: Birth, expression: str) -> str:
         "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",
         "weights": "Before each step, look for the first parameter that is not finite: bool(p.isfinite().all()) is False.",
         **dict.fromkeys(
-            ("other", "entered", "unseen"), "Print the values that enter here, their smallest and largest."
+            ("other", "broken input", "unseen"), "Print the values that enter here, their smallest and largest."
         ),
     }.get(birth.kind)
     if plain is not None:
