@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,20 @@ def line_of(text: str) -> int:
     assert frame.f_back is not None
     lines = Path(frame.f_back.f_code.co_filename).read_text(encoding="utf-8").splitlines()
     return next(number for number, line in enumerate(lines, 1) if line.strip().startswith(text))
+
+
+def programs_in(text: str) -> dict[str, str]:
+    """Programs by name. Each begins with its name in a comment, and ends at an empty line."""
+    parts = [part.partition("\n") for part in text.strip().split("\n\n")]
+    return {name.removeprefix("# "): body for name, _, body in parts}
+
+
+def define(body: str, file: Path, arguments: str, **names: object) -> Any:
+    """The function with this body, whose source is in a file of its own."""
+    source = f"def program({arguments}):\n{textwrap.indent(body, '    ')}\n"
+    file.write_text(source, encoding="utf-8")
+    exec(compile(source, str(file), "exec"), names)
+    return names["program"]
 
 
 def number_of(where: str) -> int:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.count.influence import Arrays, Followed
+from pseudograd.diagnosis.count.influence import Followed
 
 from .checks import diagnosed, line_of, make_function, number_of, starved
 
@@ -411,14 +411,6 @@ def test_a_clamp_decides_if_a_gradient_goes_around_it_to_its_x() -> None:
         assert not value.decides
         influence.before_backward([root])
         assert value.decides == decides
-
-
-def test_an_array_has_the_marks_of_the_memory_that_it_shares_and_of_no_other() -> None:
-    pytest.importorskip("numpy")
-    arrays, values = Arrays(), torch.zeros(4, 3)
-    array = values[1:3].numpy()
-    arrays.add(array, 4)
-    assert [arrays.mark_of(value) for value in (values[0], values[1], array[1:], values[3], 3.0)] == [0, 4, 4, 0, 0]
 
 
 def test_a_detach_is_blamed_before_the_no_grad_of_a_rollout() -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, PolynomialLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, PolynomialLR  # noqa: F401
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
-from .checks import codes
+from .checks import codes, define, programs_in
 
 X, Y = torch.randn(64, 8), torch.arange(64) % 2
 
@@ -39,161 +40,129 @@ def error(net: nn.Module, x: Tensor = X) -> Callable[[], Tensor]:
     return lambda: functional.cross_entropy(net(x).float(), Y)
 
 
-def _one_autocast(is_mended: bool) -> Diagnosis:
-    net = mlp()
-    with torch.autocast("cpu", torch.bfloat16, cache_enabled=not is_mended):
-        return train(error(net), torch.optim.SGD(net.parameters(), 0.5))
-
-
-def _one_autocast_of_batches(is_mended: bool) -> Diagnosis:
-    net = mlp()
-    with torch.autocast("cpu", torch.bfloat16, cache_enabled=not is_mended):
-        return train(lambda: error(net, torch.randn(64, 8))(), torch.optim.SGD(net.parameters(), 0.5), steps=6)
-
-
-def _one_graph(is_mended: bool) -> Diagnosis:
-    net = nn.Linear(8, 1)
-    optimizer, loss = torch.optim.SGD(net.parameters(), 0.1), (net(X) - 1).square().mean()
-    with diagnose() as d:
-        for _ in range(16):
-            optimizer.zero_grad()
-            if is_mended:
-                loss = (net(X) - 1).square().mean()
-            loss.backward(retain_graph=True)
-            optimizer.step()
-    return d
-
-
-def _outputs_alike(is_mended: bool) -> Diagnosis:
-    net = mlp()
-    optimizer = torch.optim.SGD(net.parameters(), 0.5, weight_decay=0.1)
-    return train(error(net, X if is_mended else X[:1].expand(64, 8)), optimizer, steps=32)
-
-
-def _rate_0(is_mended: bool) -> Diagnosis:
-    net = mlp()
-    return train(error(net), torch.optim.Adam(net.parameters(), lr=1e-3 if is_mended else 0.0))
-
-
 def scheduled(schedule: Callable[[torch.optim.Optimizer], LRScheduler]) -> Diagnosis:
     net = mlp()
     optimizer = torch.optim.SGD(net.parameters(), 0.1)
     return train(error(net), optimizer, schedule(optimizer))
 
 
-def _schedule_from_0(is_mended: bool) -> Diagnosis:
-    return scheduled(lambda optimizer: LambdaLR(optimizer, lambda epoch: epoch / 100 if is_mended else epoch // 100))
+# Each returns its diagnosis. The expected code and the next step stand behind the name.
+FAULTS = programs_in("""
+# one autocast; flat; cache_enabled=False
+net = mlp()
+with torch.autocast("cpu", torch.bfloat16, cache_enabled=not is_mended):
+    return train(error(net), torch.optim.SGD(net.parameters(), 0.5))
+
+# one autocast of batches; flat; cache_enabled=False
+net = mlp()
+with torch.autocast("cpu", torch.bfloat16, cache_enabled=not is_mended):
+    return train(lambda: error(net, torch.randn(64, 8))(), torch.optim.SGD(net.parameters(), 0.5), steps=6)
+
+# one graph; flat; loss = (net(X) - 1).square().mean()
+net = nn.Linear(8, 1)
+optimizer, loss = torch.optim.SGD(net.parameters(), 0.1), (net(X) - 1).square().mean()
+with diagnose() as d:
+    for _ in range(16):
+        optimizer.zero_grad()
+        if is_mended:
+            loss = (net(X) - 1).square().mean()
+        loss.backward(retain_graph=True)
+        optimizer.step()
+return d
+
+# outputs alike; flat; Print what each layer
+net = mlp()
+optimizer = torch.optim.SGD(net.parameters(), 0.5, weight_decay=0.1)
+return train(error(net, X if is_mended else X[:1].expand(64, 8)), optimizer, steps=32)
+
+# rate 0; stalled; for group in optimizer.param_groups: group["lr"] = 1e-3
+net = mlp()
+return train(error(net), torch.optim.Adam(net.parameters(), lr=1e-3 if is_mended else 0.0))
+
+# schedule from 0; stalled; group["lr"] = group["initial_lr"]
+return scheduled(lambda optimizer: LambdaLR(optimizer, lambda epoch: epoch / 100 if is_mended else epoch // 100))
+
+# schedule that ends; stalled; group["lr"] = group["initial_lr"]
+return scheduled(lambda optimizer: PolynomialLR(optimizer, 16 if is_mended else 5))
+
+# divided by its largest; vanish; weight  # in place of weight / weight.abs().amax(-1, keepdim=True)
+gate, layer = nn.Linear(8, 1, bias=False), nn.Linear(8, 2)
+def loss():
+    weight = gate(X).sigmoid()
+    weight = weight if is_mended else weight / weight.abs().amax(-1, keepdim=True)
+    return functional.cross_entropy(layer(X) * weight, Y)
+return train(loss, torch.optim.Adam([*gate.parameters(), *layer.parameters()], 1e-2))
+
+# divided by itself; vanish; weight  # in place of weight / weight.sum(-1, keepdim=True)
+gate, experts = nn.Linear(8, 4, bias=False), nn.Linear(8, 8)
+def loss():
+    weight, at = gate(X).softmax(-1).topk(1, -1)
+    if not is_mended:
+        weight = weight / weight.sum(-1, keepdim=True)
+    chosen = experts(X).view(-1, 4, 2).gather(1, at[..., None].expand(-1, -1, 2))[:, 0]
+    return functional.cross_entropy(chosen * weight, Y)
+return train(loss, torch.optim.Adam([*gate.parameters(), *experts.parameters()], 1e-3))
+""")
 
 
-def _schedule_that_ends(is_mended: bool) -> Diagnosis:
-    return scheduled(lambda optimizer: PolynomialLR(optimizer, 16 if is_mended else 5))
-
-
-def _divided_by_its_largest(is_mended: bool) -> Diagnosis:
-    gate, layer = nn.Linear(8, 1, bias=False), nn.Linear(8, 2)
-
-    def loss() -> Tensor:
-        weight = gate(X).sigmoid()
-        weight = weight if is_mended else weight / weight.abs().amax(-1, keepdim=True)
-        return functional.cross_entropy(layer(X) * weight, Y)
-
-    return train(loss, torch.optim.Adam([*gate.parameters(), *layer.parameters()], 1e-2))
-
-
-def _divided_by_itself(is_mended: bool) -> Diagnosis:
-    gate, experts = nn.Linear(8, 4, bias=False), nn.Linear(8, 8)
-
-    def loss() -> Tensor:
-        weight, at = gate(X).softmax(-1).topk(1, -1)
-        if not is_mended:
-            weight = weight / weight.sum(-1, keepdim=True)
-        chosen = experts(X).view(-1, 4, 2).gather(1, at[..., None].expand(-1, -1, 2))[:, 0]
-        return functional.cross_entropy(chosen * weight, Y)
-
-    return train(loss, torch.optim.Adam([*gate.parameters(), *experts.parameters()], 1e-3))
-
-
-FAULTS: dict[Callable[[bool], Diagnosis], tuple[str, str]] = {
-    _one_autocast: ("flat", "cache_enabled=False"),
-    _one_autocast_of_batches: ("flat", "cache_enabled=False"),
-    _one_graph: ("flat", "loss = (net(X) - 1).square().mean()"),
-    _outputs_alike: ("flat", "Print what each layer"),
-    _rate_0: ("stalled", 'for group in optimizer.param_groups: group["lr"] = 1e-3'),
-    _schedule_from_0: ("stalled", 'group["lr"] = group["initial_lr"]'),
-    _schedule_that_ends: ("stalled", 'group["lr"] = group["initial_lr"]'),
-    _divided_by_its_largest: ("vanish", "weight  # in place of weight / weight.abs().amax(-1, keepdim=True)"),
-    _divided_by_itself: ("vanish", "weight  # in place of weight / weight.sum(-1, keepdim=True)"),
-}
-
-
-@pytest.mark.parametrize("steps", FAULTS, ids=lambda steps: steps.__name__)
-def test_a_fact_over_steps_is_one_finding_and_gone_with_its_mend(steps: Callable[[bool], Diagnosis]) -> None:
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fact_over_steps_is_one_finding_and_gone_with_its_mend(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    d, (code, next_step) = steps(False), FAULTS[steps]
+    steps, (_, code, next_step) = (
+        define(FAULTS[name], tmp_path / "fault.py", "is_mended", **globals()),
+        name.split("; "),
+    )
+    d = steps(False)
     (finding,) = d.findings
     assert (codes(d), next_step in finding.next_step) == ([code], True)
-    assert finding.where.rpartition("/")[2].startswith("test_flat.py")
+    assert finding.where != "?"
     assert codes(steps(True)) == []
 
 
-# --- on purpose ----------------------------------------------------------------------------------------
+# The value of exp(x - x.detach()) is 1 whatever the weights are. The second update of a step goes over the graph of the first.
+MEANT = programs_in("""
+# a surrogate
+net = mlp()
+def loss():
+    chosen = net(X).log_softmax(-1).gather(1, Y[:, None])[:, 0]
+    return -(torch.exp(chosen - chosen.detach()) * torch.linspace(1, 2, 64)).mean()
+return train(loss, torch.optim.Adam(net.parameters(), 1e-2))
 
+# a new head
+net = mlp()
+for parameter in net[2].parameters():
+    nn.init.zeros_(parameter)
+return train(error(net), torch.optim.Adam(net.parameters(), 1e-4))
 
-def _surrogate() -> Diagnosis:
-    """The value of exp(x - x.detach()) is 1 whatever the weights are."""
-    net = mlp()
+# casts of each step
+net = mlp()
+def loss():
+    with torch.autocast("cpu", torch.bfloat16):
+        return error(net)()
+return train(loss, torch.optim.SGD(net.parameters(), 0.1))
 
-    def loss() -> Tensor:
-        chosen = net(X).log_softmax(-1).gather(1, Y[:, None])[:, 0]
-        return -(torch.exp(chosen - chosen.detach()) * torch.linspace(1, 2, 64)).mean()
-
-    return train(loss, torch.optim.Adam(net.parameters(), 1e-2))
-
-
-def _a_new_head() -> Diagnosis:
-    net = mlp()
-    for parameter in net[2].parameters():
-        nn.init.zeros_(parameter)
-    return train(error(net), torch.optim.Adam(net.parameters(), 1e-4))
-
-
-def _casts_of_each_step() -> Diagnosis:
-    net = mlp()
-
-    def loss() -> Tensor:
+# one autocast of two updates
+net = mlp()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+with diagnose() as d:
+    for _ in range(6):
         with torch.autocast("cpu", torch.bfloat16):
-            return error(net)()
+            loss = error(net, torch.randn(64, 8))()
+            for _ in range(2):
+                optimizer.zero_grad()
+                loss.backward(retain_graph=True)
+                optimizer.step()
+return d
 
-    return train(loss, torch.optim.SGD(net.parameters(), 0.1))
-
-
-def _one_autocast_of_two_updates() -> Diagnosis:
-    """The second update of a step goes over the graph of the first, as the generator of a GAN may."""
-    net = mlp()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-    with diagnose() as d:
-        for _ in range(6):
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = error(net, torch.randn(64, 8))()
-                for _ in range(2):
-                    optimizer.zero_grad()
-                    loss.backward(retain_graph=True)
-                    optimizer.step()
-    return d
+# a warm-up and a schedule to 0
+return scheduled(lambda optimizer: LambdaLR(optimizer, lambda epoch: max(0.0, min(epoch / 4, (14 - epoch) / 4))))
+""")
 
 
-def _a_warm_up_and_a_schedule_to_0() -> Diagnosis:
-    return scheduled(lambda optimizer: LambdaLR(optimizer, lambda epoch: max(0.0, min(epoch / 4, (14 - epoch) / 4))))
-
-
-@pytest.mark.parametrize(
-    "steps",
-    [_surrogate, _a_new_head, _casts_of_each_step, _one_autocast_of_two_updates, _a_warm_up_and_a_schedule_to_0],
-    ids=lambda steps: steps.__name__,
-)
-def test_what_is_meant_over_steps_has_no_finding(steps: Callable[[], Diagnosis]) -> None:
+@pytest.mark.parametrize("name", MEANT)
+def test_what_is_meant_over_steps_has_no_finding(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    assert codes(steps()) == []
+    assert codes(define(MEANT[name], tmp_path / "meant.py", "", **globals())()) == []
 
 
 @pytest.mark.parametrize("seed", range(3))

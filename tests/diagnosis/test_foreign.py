@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -61,12 +60,10 @@ wrap: Any = Wrapped
 def test_a_trace_of_fx_has_no_steps_of_ours(detail: Any) -> None:
     net, plain = Bounded(), symbolic_trace(Bounded()).code
     with diagnose(detail=detail) as d:
-        weights = net.layer.weight.detach().numpy()  # an array that is followed: each argument may share its memory
-        (net(torch.randn(2, 3)).sum() + torch.from_numpy(weights).sum()).backward()
+        net(torch.randn(2, 3)).sum().backward()
         code = symbolic_trace(net).code
     assert code == plain
     assert d.errors == []
-    assert isinstance(weights, np.ndarray)
 
 
 @pytest.mark.parametrize("context", [diagnose, lambda: pg.pin_edge("closed"), lambda: pg.override(clamp="inward")])
@@ -84,10 +81,8 @@ def test_a_class_that_is_no_tensor_is_asked_what_torch_asks(context: Callable[[]
     inside: list[str] = []
     plain = train(alone)
     with context() as d:
-        followed = torch.ones(2, requires_grad=True).detach().numpy()
         assert torch.equal(train(inside), plain)
     assert inside == alone
-    assert followed.sum() == 2
     assert not getattr(d, "errors", [])
 
 

@@ -51,7 +51,6 @@ CANNOT_BE_UNDONE = {
     "Leaves.known",
     "Leaves._known",
     "Influence.drop_references",
-    "Influence.mark_of",
     "Rest.end",
     "take_off",
     "Listener.run",  # which is the program's own call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,170 +14,137 @@ from torch.nn import functional
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
-from .checks import codes, make_function
+from .checks import codes, define, make_function, number_of, programs_in
 from .trainers import steps
 
 Reversed = make_function("Reversed", lambda ctx, x: x.view_as(x), lambda ctx, grad: -grad)
 X, Y = torch.randn(32, 8), torch.randint(3, (32,))
-Loss = Callable[[nn.Sequential], Tensor]
-
-
-def train(loss: Loss) -> Diagnosis:
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
-    return steps(net, lambda: loss(net), 6)
 
 
 def error(net: nn.Module) -> Tensor:
     return functional.cross_entropy(net(X), Y)
 
 
-def _item(net: nn.Sequential) -> Tensor:
-    penalty = net[0].get_parameter("weight").square().sum()
-    return error(net) + 0.1 * penalty.item()  # next: penalty
+NAMES = {"torch": torch, "functional": functional, "Reversed": Reversed, "X": X, "Y": Y, "error": error}
 
 
-def _item_before(net: nn.Sequential) -> Tensor:
-    entropy = net(X).softmax(-1).std().item()
-    return error(net) - 0.1 * entropy  # next: net(X).softmax(-1).std()
+def train(body: str, folder: Path) -> Diagnosis:
+    torch.manual_seed(0)
+    net, numbers, teacher = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3)), count(), nn.Linear(8, 3)
+    loss = define(body, folder / "loss.py", "net", **NAMES, numbers=numbers, teacher=teacher)
+    return steps(net, lambda: loss(net), 6)
 
 
-def _detached(net: nn.Sequential) -> Tensor:
-    h = net[0](X)
-    commitment = functional.mse_loss(h.detach(), torch.ones_like(h))
-    return error(net) + 0.25 * commitment  # next: h
+# The losses of a net, each with what the next step begins with, at its line.
+FAULTS = programs_in("""
+# item
+penalty = net[0].get_parameter("weight").square().sum()
+return error(net) + 0.1 * penalty.item()  # next: penalty
+
+# item before
+entropy = net(X).softmax(-1).std().item()
+return error(net) - 0.1 * entropy  # next: net(X).softmax(-1).std()
+
+# detached
+h = net[0](X)
+commitment = functional.mse_loss(h.detach(), torch.ones_like(h))
+return error(net) + 0.25 * commitment  # next: h
+
+# without grad
+with torch.no_grad():
+    spread = net(X).softmax(-1).std()
+return error(net) - spread  # next: Compute it with a gradient
+
+# compared
+loss = error(net)
+loss += (net(X) > 0).float().mean()  # next: Compute it with a gradient
+return loss
+
+# factor 0
+weight = 1 // 10
+return error(net) + weight * net(X).square().mean()  # next: Give it a factor other than 0
+
+# function thrown away
+h = net[1](net[0](X))
+Reversed.apply(h)  # next: h = Reversed.apply(h)
+return functional.cross_entropy(net[2](h), Y)
+
+# detached behind an index
+outputs = net(X)
+chosen = outputs.topk(1).indices
+term = (outputs.detach().gather(1, chosen) - 1).square().mean()
+return functional.cross_entropy(outputs, Y) + term  # next: outputs  # in place of outputs.detach()
+
+# clamp thrown away
+h = net[0](X)
+h.clamp(-1, 1)  # next: h = h.clamp(-1, 1)
+return functional.cross_entropy(net[2](h), Y)
+
+# detached twice
+spread = net(X).detach().std()
+return error(net) + 0.1 * spread.detach()  # next: net(X)  # in place of net(X).detach()
+
+# a penalty that nobody reads
+penalty = 0.1 * net[0].get_parameter("weight").square().mean()  # next: loss = loss + penalty
+return error(net)
+""")
 
 
-def _without_grad(net: nn.Sequential) -> Tensor:
-    with torch.no_grad():
-        spread = net(X).softmax(-1).std()
-    return error(net) - spread  # next: Compute it with a gradient
-
-
-def _compared(net: nn.Sequential) -> Tensor:
-    loss = error(net)
-    loss += (net(X) > 0).float().mean()  # next: Compute it with a gradient
-    return loss
-
-
-def _factor_0(net: nn.Sequential) -> Tensor:
-    weight = 1 // 10
-    return error(net) + weight * net(X).square().mean()  # next: Give it a factor other than 0
-
-
-def _function_thrown_away(net: nn.Sequential) -> Tensor:
-    h = net[1](net[0](X))
-    Reversed.apply(h)  # next: h = Reversed.apply(h)
-    return functional.cross_entropy(net[2](h), Y)
-
-
-def _detached_behind_an_index(net: nn.Sequential) -> Tensor:
-    outputs = net(X)
-    chosen = outputs.topk(1).indices
-    term = (outputs.detach().gather(1, chosen) - 1).square().mean()
-    return functional.cross_entropy(outputs, Y) + term  # next: outputs  # in place of outputs.detach()
-
-
-def _clamp_thrown_away(net: nn.Sequential) -> Tensor:
-    h = net[0](X)
-    h.clamp(-1, 1)  # next: h = h.clamp(-1, 1)
-    return functional.cross_entropy(net[2](h), Y)
-
-
-def _detached_twice(net: nn.Sequential) -> Tensor:
-    spread = net(X).detach().std()
-    return error(net) + 0.1 * spread.detach()  # next: net(X)  # in place of net(X).detach()
-
-
-def _penalty_that_nobody_reads(net: nn.Sequential) -> Tensor:
-    penalty = 0.1 * net[0].get_parameter("weight").square().mean()  # noqa: F841  # next: loss = loss + penalty
-    return error(net)
-
-
-FAULTS = (
-    *(_item, _item_before, _detached, _detached_behind_an_index, _without_grad, _compared, _factor_0),
-    *(_function_thrown_away, _clamp_thrown_away, _penalty_that_nobody_reads, _detached_twice),
-)
-
-
-@pytest.mark.parametrize("loss", FAULTS, ids=lambda loss: loss.__name__)
-def test_a_term_without_effect_is_one_finding_at_its_line(loss: Loss) -> None:
-    d = train(loss)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_term_without_effect_is_one_finding_at_its_line(name: str, tmp_path: Path) -> None:
+    d = train(FAULTS[name], tmp_path)
     (finding,) = d.findings
     assert (codes(d), finding.number) == (["no-effect"], "PG213")
-    line = Path(__file__).read_text().splitlines()[int(finding.where.rpartition(":")[2]) - 1]
+    line = (tmp_path / "loss.py").read_text().splitlines()[number_of(finding.where) - 1]
     assert finding.next_step.startswith(line.partition("# next: ")[2]), line
-    assert ("cut as well at" in finding.evidence) == (loss is _detached_twice)
+    assert ("cut as well at" in finding.evidence) == (name == "detached twice")
 
 
-# --- on purpose ----------------------------------------------------------------------------------------
+MEANT = programs_in("""
+# metrics
+outputs = net(X)
+brier = (outputs.softmax(-1) - functional.one_hot(Y, 3)).square().mean()
+print(brier.item(), (outputs.argmax(-1) == Y).float().mean().item())
+return functional.cross_entropy(outputs, Y)
+
+# a surrogate
+soft, hard = net(X).softmax(-1)[:, 0].mean(), (net(X).argmax(-1) == 0).float().mean()
+return error(net) + soft + (hard - soft).detach()
+
+# a factor without a gradient
+return error(net) * net[0].get_parameter("weight").norm().item()
+
+# for ranks
+return error(net) + 0.0 * sum(parameter.sum() for parameter in net.parameters())
+
+# a weight from 0
+return error(net) + min(1.0, next(numbers) / 10) * net(X).square().mean()
+
+# made for what they do
+h = net[0](X)
+h.retain_grad()
+h.register_hook(lambda grad: None)
+h.mul_(1)
+h.square().mean().backward(retain_graph=True)
+return functional.cross_entropy(net[2](h), Y)
+
+# in place
+h = net[0](X)
+h.clamp_(-3, 3)
+functional.relu(h, inplace=True)
+return (functional.cross_entropy(net[2](h), Y) + 1e-8).sqrt()
+
+# the entropy of a teacher
+with torch.no_grad():
+    targets = teacher(X).softmax(-1)
+    entropy = -(targets * targets.log()).sum(-1).mean()
+return functional.cross_entropy(net(X), targets) - entropy
+""")
 
 
-def _metrics(net: nn.Sequential) -> Tensor:
-    outputs = net(X)
-    brier = (outputs.softmax(-1) - functional.one_hot(Y, 3)).square().mean()
-    print(brier.item(), (outputs.argmax(-1) == Y).float().mean().item())
-    return functional.cross_entropy(outputs, Y)
-
-
-def _surrogate(net: nn.Sequential) -> Tensor:
-    soft, hard = net(X).softmax(-1)[:, 0].mean(), (net(X).argmax(-1) == 0).float().mean()
-    return error(net) + soft + (hard - soft).detach()
-
-
-def _a_factor_without_a_gradient(net: nn.Sequential) -> Tensor:
-    return error(net) * net[0].get_parameter("weight").norm().item()
-
-
-def _for_ranks(net: nn.Sequential) -> Tensor:
-    return error(net) + 0.0 * sum(parameter.sum() for parameter in net.parameters())
-
-
-def _weight_from_0(net: nn.Sequential, step: list[int] = []) -> Tensor:  # noqa: B006
-    step.append(len(step))
-    return error(net) + min(1.0, step[-1] / 10) * net(X).square().mean()
-
-
-def _made_for_what_they_do(net: nn.Sequential) -> Tensor:
-    h = net[0](X)
-    h.retain_grad()
-    h.register_hook(lambda grad: None)
-    h.mul_(1)
-    h.square().mean().backward(retain_graph=True)
-    return functional.cross_entropy(net[2](h), Y)
-
-
-def _in_place(net: nn.Sequential) -> Tensor:
-    h = net[0](X)
-    h.clamp_(-3, 3)
-    functional.relu(h, inplace=True)
-    return (functional.cross_entropy(net[2](h), Y) + 1e-8).sqrt()
-
-
-def _entropy_of_a_teacher(net: nn.Sequential, teacher: list[nn.Module] = []) -> Tensor:  # noqa: B006
-    teacher += [] if teacher else [nn.Linear(8, 3)]
-    with torch.no_grad():
-        targets = teacher[0](X).softmax(-1)
-        entropy = -(targets * targets.log()).sum(-1).mean()
-    return functional.cross_entropy(net(X), targets) - entropy
-
-
-@pytest.mark.parametrize(
-    "loss",
-    [
-        _metrics,
-        _surrogate,
-        _a_factor_without_a_gradient,
-        _for_ranks,
-        _weight_from_0,
-        _made_for_what_they_do,
-        _in_place,
-        _entropy_of_a_teacher,
-    ],
-    ids=lambda loss: loss.__name__,
-)
-def test_what_is_meant_has_no_finding(loss: Loss) -> None:
-    assert codes(train(loss)) == []
+@pytest.mark.parametrize("name", MEANT)
+def test_what_is_meant_has_no_finding(name: str, tmp_path: Path) -> None:
+    assert codes(train(MEANT[name], tmp_path)) == []
 
 
 def test_a_codebook_that_starves_is_one_finding_at_the_detach_and_not_at_the_search() -> None:

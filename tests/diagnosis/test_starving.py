@@ -23,7 +23,7 @@ from pseudograd.diagnosis.count import leaves as leaves_module
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 from .checks import diagnosed, line_of, only, starved
-from .trainers import steps
+from .trainers import sgd, steps
 
 STEPPED_BY_NONE = (
     "4 parameters of {} are stepped by no optimiser: they learn nothing here, as is right for a target or teacher net"
@@ -42,10 +42,6 @@ def step(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-
-
-def sgd(*modules: nn.Module, rate: float = 0.1) -> torch.optim.SGD:
-    return torch.optim.SGD([parameter for module in modules for parameter in module.parameters()], rate)
 
 
 def verdicts(d: Diagnosis) -> tuple[list[str], list[str]]:
@@ -294,7 +290,7 @@ def test_a_bias_beside_a_weight_that_does_not_learn_is_not_calm() -> None:
             (critic(x(8)).mean() - critic(x(8)).mean()).backward()
             nn.utils.clip_grad_norm_(critic.parameters(), 0.0)
             optimizer.step()
-    assert "while the weight" not in str(d)
+    assert "although the weight" not in str(d)
 
 
 def test_an_idle_layer_of_a_sequential_is_no_expert() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import copy
+import copy  # noqa: F401
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,11 +14,10 @@ from torch.nn import functional
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
-from .checks import codes
-from .trainers import steps
+from .checks import codes, define, programs_in
+from .trainers import sgd, steps  # noqa: F401
 
 X, Y = torch.randn(16, 8), torch.randint(3, (16,))
-Steps = Callable[[str], Diagnosis]  # a training, with a line that mends it; "" without
 
 
 def paste(mend: str, **names: object) -> None:
@@ -55,10 +55,6 @@ def average_in(average: nn.Module, net: nn.Module) -> None:
         mean.lerp_(parameter, 0.1)
 
 
-def sgd(*parts: nn.Module) -> torch.optim.SGD:
-    return torch.optim.SGD([parameter for part in parts for parameter in part.parameters()], 0.1)
-
-
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], Tensor], mend: str = "") -> Diagnosis:
     paste(mend, net=net, optimizer=optimizer)
     return steps(None, loss, 4, optimizer)
@@ -75,21 +71,6 @@ def fit(net: nn.Module, mend: str = "", held: nn.Module | None = None, left_out:
 
 
 # --- mistakes ------------------------------------------------------------------------------------------
-
-
-def _made_in_the_loss(mend: str) -> Diagnosis:
-    net = mlp()
-
-    def loss() -> Tensor:
-        scale = nn.Parameter(torch.ones(()))
-        return functional.cross_entropy(net(X) * scale, Y)
-
-    return train(net, sgd(net), loss)
-
-
-def _embedded_in_the_loss(mend: str) -> Diagnosis:
-    net = mlp()
-    return train(net, sgd(net), lambda: functional.cross_entropy(net(X) + nn.Embedding(3, 3)(Y), Y))
 
 
 class Late(nn.Module):
@@ -115,62 +96,6 @@ class LateByName(Late):
         setattr(self, "last", nn.Linear(size, 3))  # noqa: B010
 
 
-def _made_by_a_method_of_forward(mend: str) -> Diagnosis:
-    net = LateByName()
-    paste(mend, net=net, x=X)
-    return train(net, sgd(net), lambda: error(net))
-
-
-def _its_moving_average_is_given(mend: str) -> Diagnosis:
-    net = mlp()
-    average = copy.deepcopy(net)
-    optimizer = sgd(average)
-    paste(mend, optimizer=optimizer, net=net)
-    with diagnose() as d:
-        for _ in range(4):
-            optimizer.zero_grad()
-            error(net).backward()
-            optimizer.step()
-            average_in(average, net)
-    return d
-
-
-def _a_parameter_of_the_loss(mend: str) -> Diagnosis:
-    net, log_variance = mlp(), nn.Parameter(torch.zeros(()))
-    optimizer = sgd(net)
-    paste(mend, optimizer=optimizer, log_variance=log_variance)
-    return train(net, optimizer, lambda: error(net) * torch.exp(-log_variance) + log_variance)
-
-
-def _unfrozen_later(mend: str) -> Diagnosis:
-    net = mlp()
-    net[0].requires_grad_(False)
-    optimizer = torch.optim.SGD([parameter for parameter in net.parameters() if parameter.requires_grad], 0.1)
-    paste(mend, net=net, optimizer=optimizer)
-    with diagnose(net) as d:
-        for step in range(6):
-            if step == 3:
-                net[0].requires_grad_(True)
-            optimizer.zero_grad()
-            error(net).backward()
-            optimizer.step()
-    return d
-
-
-def _everything_is_frozen(mend: str) -> Diagnosis:
-    net, head = mlp(), nn.Linear(3, 3)
-    optimizer, beside = sgd(net), sgd(head)
-    net.requires_grad_(False)
-    paste(mend, net=net, optimizer=optimizer)
-    with diagnose() as d:
-        for _ in range(4):
-            beside.zero_grad()
-            error(lambda x: head(net(x))).backward()
-            optimizer.step()
-            beside.step()
-    return d
-
-
 class Adapted(nn.Module):
     """A frozen layer with a low-rank adapter."""
 
@@ -184,64 +109,113 @@ class Adapted(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-def _adapted_later(mend: str) -> Diagnosis:
-    net = mlp()
-    optimizer = sgd(net)
-    net[0] = Adapted(net[0])
-    return train(net, optimizer, lambda: error(net), mend)
+# Each returns its diagnosis. Behind the name stands what the expression of the finding begins with. mend: "" or the line that it advises.
+MISTAKES = programs_in("""
+# made in the loss; scale = nn.Parameter
+net = mlp()
+def loss():
+    scale = nn.Parameter(torch.ones(()))
+    return functional.cross_entropy(net(X) * scale, Y)
+return train(net, sgd(net), loss)
 
+# made in the loss, an embedding; nn.Embedding(3, 3)(Y)
+net = mlp()
+return train(net, sgd(net), lambda: functional.cross_entropy(net(X) + nn.Embedding(3, 3)(Y), Y))
 
-def _in_a_closure(mend: str) -> Diagnosis:
-    net, scale = mlp(), nn.Parameter(torch.ones(()))
-    optimizer = torch.optim.LBFGS([*net.parameters(), *([scale] if mend else [])], max_iter=2)
+# layers in a list; self.blocks = [
+return fit(Inherited(f"{mend}\\nself.gains = nn.ParameterDict(self.gains)"))
 
-    def closure() -> Tensor:
+# parameters in a dict; self.gains = {
+return fit(Stack(f"{mend}\\nself.blocks = nn.ModuleList(self.blocks)"))
+
+# made by forward; self.last = nn.Linear(8, 3)
+return fit(Late(mend))
+
+# made by a method of forward; setattr(self, "last", nn.Linear(size, 3))
+net = LateByName()
+paste(mend, net=net, x=X)
+return train(net, sgd(net), lambda: error(net))
+
+# its moving average is given; optimizer = sgd(average)
+net = mlp()
+average = copy.deepcopy(net)
+optimizer = sgd(average)
+paste(mend, optimizer=optimizer, net=net)
+with diagnose() as d:
+    for _ in range(4):
         optimizer.zero_grad()
-        loss = functional.cross_entropy(net(X) * scale, Y)
-        loss.backward()
-        return loss
+        error(net).backward()
+        optimizer.step()
+        average_in(average, net)
+return d
 
-    with diagnose() as d:
-        optimizer.step(closure)
-        optimizer.step(closure)
-    return d
+# a parameter of the loss; optimizer.step()
+net, log_variance = mlp(), nn.Parameter(torch.zeros(()))
+optimizer = sgd(net)
+paste(mend, optimizer=optimizer, log_variance=log_variance)
+return train(net, optimizer, lambda: error(net) * torch.exp(-log_variance) + log_variance)
 
+# the last weight is left out; optimizer.step()
+net = mlp()
+return fit(net, mend, left_out=net[4].weight)
 
-MISTAKES: dict[str, tuple[Steps, str]] = {
-    "made in the loss": (_made_in_the_loss, "scale = nn.Parameter"),
-    "made in the loss, an embedding": (_embedded_in_the_loss, "nn.Embedding(3, 3)(Y)"),
-    "layers in a list": (
-        lambda mend: fit(Inherited(f"{mend}\nself.gains = nn.ParameterDict(self.gains)")),
-        "self.blocks = [",
-    ),
-    "parameters in a dict": (
-        lambda mend: fit(Stack(f"{mend}\nself.blocks = nn.ModuleList(self.blocks)")),
-        "self.gains = {",
-    ),
-    "made by forward": (lambda mend: fit(Late(mend)), "self.last = nn.Linear(8, 3)"),
-    "made by a method of forward": (_made_by_a_method_of_forward, 'setattr(self, "last", nn.Linear(size, 3))'),
-    "its moving average is given": (_its_moving_average_is_given, "optimizer = sgd(average)"),
-    "a parameter of the loss": (_a_parameter_of_the_loss, "optimizer.step()"),
-    "the last weight is left out": (
-        lambda mend: fit(net := mlp(), mend, left_out=net[4].weight),
-        "optimizer.step()",
-    ),
-    "unfrozen later": (_unfrozen_later, "optimizer = "),
-    "everything is frozen": (_everything_is_frozen, "optimizer.step()"),
-    "adapted later": (_adapted_later, "optimizer.step()"),
-    "in a closure": (_in_a_closure, "optimizer = torch.optim.LBFGS"),
-}
+# unfrozen later; optimizer =
+net = mlp()
+net[0].requires_grad_(False)
+optimizer = torch.optim.SGD([parameter for parameter in net.parameters() if parameter.requires_grad], 0.1)
+paste(mend, net=net, optimizer=optimizer)
+with diagnose(net) as d:
+    for step in range(6):
+        if step == 3:
+            net[0].requires_grad_(True)
+        optimizer.zero_grad()
+        error(net).backward()
+        optimizer.step()
+return d
+
+# everything is frozen; optimizer.step()
+net, head = mlp(), nn.Linear(3, 3)
+optimizer, beside = sgd(net), sgd(head)
+net.requires_grad_(False)
+paste(mend, net=net, optimizer=optimizer)
+with diagnose() as d:
+    for _ in range(4):
+        beside.zero_grad()
+        error(lambda x: head(net(x))).backward()
+        optimizer.step()
+        beside.step()
+return d
+
+# adapted later; optimizer.step()
+net = mlp()
+optimizer = sgd(net)
+net[0] = Adapted(net[0])
+return train(net, optimizer, lambda: error(net), mend)
+
+# in a closure; optimizer = torch.optim.LBFGS
+net, scale = mlp(), nn.Parameter(torch.ones(()))
+optimizer = torch.optim.LBFGS([*net.parameters(), *([scale] if mend else [])], max_iter=2)
+def closure():
+    optimizer.zero_grad()
+    loss = functional.cross_entropy(net(X) * scale, Y)
+    loss.backward()
+    return loss
+with diagnose() as d:
+    optimizer.step(closure)
+    optimizer.step(closure)
+return d
+""")
 
 
 @pytest.mark.filterwarnings("ignore:Converting a tensor")  # LBFGS of torch 2.8 does
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_has_a_finding_at_its_line_and_a_mend(name: str) -> None:
+def test_a_mistake_has_a_finding_at_its_line_and_a_mend(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    training, line = MISTAKES[name]
+    training = define(MISTAKES[name], tmp_path / "mistake.py", "mend", **globals())
     d = training("")
     (finding,) = d.findings
     assert (codes(d), finding.number, d.calm) == (["unused"], "PG212", [])
-    assert finding.expression.startswith(line)
+    assert finding.expression.startswith(name.partition("; ")[2])
     if name.startswith("made in the loss"):  # whose line has to be moved
         assert f'{{"params": [{"parameter" if "embedding" in name else "scale"}]}}' in finding.next_step
     else:
@@ -251,87 +225,69 @@ def test_a_mistake_has_a_finding_at_its_line_and_a_mend(name: str) -> None:
 
 # --- on purpose ----------------------------------------------------------------------------------------
 
-
-def _an_optimiser_outside() -> Diagnosis:
-    net, head = mlp(), nn.Linear(3, 3)
-    outside = sgd(head)
-    d = train(net, sgd(net), lambda: error(lambda x: head(net(x))))
-    outside.step()
-    return d
-
-
-def _steps_by_hand() -> Diagnosis:
-    net, scale = mlp(), nn.Parameter(torch.ones(()))
-    optimizer = sgd(net)
-    with diagnose(net) as d:
-        for _ in range(4):
-            optimizer.zero_grad()
-            functional.cross_entropy(net(X) * scale, Y).backward()
-            optimizer.step()
-            grad, scale.grad = scale.grad, None
-            assert grad is not None
-            with torch.no_grad():
-                scale.sub_(0.1 * grad)
-    return d
-
-
-def _attacked() -> Diagnosis:
-    net = mlp()
-
-    def loss() -> Tensor:
-        noise = nn.Parameter(torch.zeros_like(X))
-        functional.cross_entropy(net(X + noise), Y).backward()
-        assert noise.grad is not None
-        return functional.cross_entropy(net(X + 0.1 * noise.grad.sign()), Y)
-
-    return train(net, sgd(net), loss)
-
-
-def _moved_as_an_average() -> Diagnosis:
-    net = mlp()
-    average = copy.deepcopy(net)
-    return steps(None, lambda: error(net) + error(average), 4, sgd(net), lambda: average_in(average, net))
-
-
-def _hidden_in_a_list() -> Diagnosis:
-    class Net(Stack):
-        def __init__(self) -> None:
-            super().__init__("self.blocks, self.gains = [], {'a': 1.0, 'b': 1.0}")
-            self.eyes = [nn.Sequential(nn.Linear(3, 8), nn.Tanh())]
-
-    net = Net()
-    return train(net, sgd(net), lambda: net.eyes[0](net(X)).square().mean())
-
-
-def _phases() -> Diagnosis:
-    first, second = mlp(), nn.Linear(3, 3)
-    optimisers = [sgd(first), sgd(second)]
-    with diagnose() as d:
-        for step in range(6):
-            error(lambda x: second(first(x))).backward()
-            optimisers[step // 4].step()
-            optimisers[step // 4].zero_grad()
-    return d
-
-
 CRITIC = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
-MEANT: dict[str, Callable[[], Diagnosis]] = {
-    "the other half of a GAN": lambda: train(net := mlp(), sgd(net), lambda: -CRITIC(net(X)).mean()),
-    "an optimiser outside": _an_optimiser_outside,
-    "a head alone is tuned": lambda: fit(net := mlp(), held=net[4]),
-    "the first layer is left alone": lambda: fit(net := nn.Sequential(nn.Linear(8, 8), mlp()), held=net[1]),
-    "steps by hand": _steps_by_hand,
-    "attacked": _attacked,
-    "moved as an average": _moved_as_an_average,
-    "hidden in a list": _hidden_in_a_list,
-    "phases": _phases,
-}
+MEANT = programs_in("""
+# the other half of a GAN
+net = mlp()
+return train(net, sgd(net), lambda: -CRITIC(net(X)).mean())
+
+# an optimiser outside
+net, head = mlp(), nn.Linear(3, 3)
+outside = sgd(head)
+d = train(net, sgd(net), lambda: error(lambda x: head(net(x))))
+outside.step()
+return d
+
+# a head alone is tuned
+net = mlp()
+return fit(net, held=net[4])
+
+# the first layer is left alone
+net = nn.Sequential(nn.Linear(8, 8), mlp())
+return fit(net, held=net[1])
+
+# steps by hand
+net, scale = mlp(), nn.Parameter(torch.ones(()))
+def step_by_hand():
+    grad, scale.grad = scale.grad, None
+    with torch.no_grad():
+        scale.sub_(0.1 * grad)
+return steps(net, lambda: functional.cross_entropy(net(X) * scale, Y), 4, sgd(net), step_by_hand)
+
+# attacked
+net = mlp()
+def loss():
+    noise = nn.Parameter(torch.zeros_like(X))
+    functional.cross_entropy(net(X + noise), Y).backward()
+    return functional.cross_entropy(net(X + 0.1 * noise.grad.sign()), Y)
+return train(net, sgd(net), loss)
+
+# moved as an average
+net = mlp()
+average = copy.deepcopy(net)
+return steps(None, lambda: error(net) + error(average), 4, sgd(net), lambda: average_in(average, net))
+
+# hidden in a list
+net = Stack("self.blocks, self.gains = [], {'a': 1.0, 'b': 1.0}")
+net.eyes = [nn.Sequential(nn.Linear(3, 8), nn.Tanh())]
+return train(net, sgd(net), lambda: net.eyes[0](net(X)).square().mean())
+
+# phases
+first, second = mlp(), nn.Linear(3, 3)
+optimisers = [sgd(first), sgd(second)]
+with diagnose() as d:
+    for step in range(6):
+        error(lambda x: second(first(x))).backward()
+        optimisers[step // 4].step()
+        optimisers[step // 4].zero_grad()
+return d
+""")
 
 
 @pytest.mark.parametrize("name", MEANT)
-def test_what_is_meant_has_no_finding(name: str) -> None:
+def test_what_is_meant_has_no_finding(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    assert codes(MEANT[name]()) == []
+    assert codes(define(MEANT[name], tmp_path / "meant.py", "", **globals())()) == []
 
 
 def _functional(make: Callable[[Tensor], Tensor], mend: str = "") -> Diagnosis:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import tempfile
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -52,6 +51,10 @@ def trains(
         return run
 
     return program
+
+
+def sgd(*modules: nn.Module, rate: float = 0.1) -> torch.optim.SGD:
+    return torch.optim.SGD([parameter for module in modules for parameter in module.parameters()], rate)
 
 
 def steps(
@@ -125,65 +128,6 @@ def accelerated(net: nn.Module, *batch: Tensor) -> Diagnosis:
     return d
 
 
-def train_by_lightning(net: nn.Module, *batch: Tensor) -> Diagnosis:
-    import lightning
-
-    class Lit(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
-
-        def training_step(self, batch: Any, number: int) -> Tensor:
-            loss = self.net(*batch)
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.Adam(self.net.parameters(), 1e-3)
-
-    with tempfile.TemporaryDirectory() as folder, diagnose(net) as d:
-        trainer = lightning.Trainer(
-            max_steps=STEPS,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            gradient_clip_val=1.0,
-            default_root_dir=folder,
-        )
-        trainer.fit(Lit(), torch.utils.data.DataLoader([batch] * STEPS, batch_size=None))
-    return d
-
-
-def train_by_hugging_face(net: nn.Module, *batch: Tensor) -> Diagnosis:
-    from transformers import Trainer, TrainingArguments
-
-    names = [name for name, _ in zip("xyz", batch, strict=False)]
-
-    class Wrapped(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
-
-        def forward(self, x: Tensor, y: Tensor | None = None) -> dict[str, Tensor]:
-            return {"loss": self.net(x) if y is None else self.net(x, y)}
-
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*batch, strict=True)]
-    with tempfile.TemporaryDirectory() as folder, diagnose(net) as d:
-        chosen = TrainingArguments(
-            folder,
-            max_steps=STEPS,
-            per_device_train_batch_size=len(rows),
-            report_to="none",
-            use_cpu=True,
-            save_strategy="no",
-            disable_tqdm=True,
-        )
-        Trainer(Wrapped(), chosen, train_dataset=rows).train()
-    return d
-
-
 def distributed(net: nn.Module, *batch: Tensor, **arguments: Any) -> Diagnosis:
     """DistributedDataParallel, in a process of a group."""
     ranked = nn.parallel.DistributedDataParallel(net, **arguments)
@@ -205,7 +149,6 @@ def sharded(net: nn.Module, *batch: Tensor) -> Diagnosis:
 
 # The names of programs: how the network is trained, the package that this needs, the ranks.
 WAYS: dict[str, tuple[Trainer, str | None, int]] = {
-    "lightning_trains": (train_by_lightning, "lightning", 1),
     "accelerated": (accelerated, "accelerate", 1),
     "in_bfloat16": (bfloat16, None, 1),
     "half_precision_with_a_scaler": (scaled_half_precision, None, 1),

@@ -44,12 +44,6 @@ def a_codebook_with_both_of_its_losses(net: Parts, x: Tensor) -> Tensor:
 
 
 @clean()
-@trains(lambda: Parts(encode=mlp(8, 16, 6), decode=mlp(6, 16, 8)), rows)
-def a_hard_choice_with_a_soft_gradient(net: Parts, x: Tensor) -> Tensor:
-    return functional.mse_loss(net.decode(functional.gumbel_softmax(net.encode(x), 1.0, hard=True)), x)
-
-
-@clean()
 def scores_are_matched_by_a_second_derivative() -> Diagnosis:
     energy = nn.Sequential(nn.Linear(2, 32), nn.SiLU(), nn.Linear(32, 1, bias=False))  # a constant would have no score
 

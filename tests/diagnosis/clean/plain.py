@@ -10,7 +10,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import clean
-from ..trainers import Parts, mlp, steps, trains
+from ..trainers import Parts, mlp, trains
 
 
 def rows(count: int = 32, width: int = 8, kinds: int = 3) -> tuple[Tensor, Tensor]:
@@ -35,23 +35,6 @@ def a_classifier_with_everything_that_regularises() -> Diagnosis:
             optimizer.step()
             rates.step()
     return d
-
-
-@clean()
-def tasks_are_learned_to_be_learned() -> Diagnosis:
-    """Model-agnostic meta-learning: the inner step is differentiated through."""
-    net = nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1))
-
-    def loss() -> Tensor:
-        phase, x = torch.rand(1), torch.randn(10, 1)
-        fast = dict(net.named_parameters())
-        inner = functional.mse_loss(torch.func.functional_call(net, fast, (x,)), (x + phase).sin())
-        grads = torch.autograd.grad(inner, list(fast.values()), create_graph=True)
-        fast = {name: p - 0.1 * g for (name, p), g in zip(fast.items(), grads, strict=True)}
-        new = torch.randn(10, 1)
-        return functional.mse_loss(torch.func.functional_call(net, fast, (new,)), (new + phase).sin())
-
-    return steps(net, loss, 4)
 
 
 @clean()

@@ -33,22 +33,6 @@ def batch(count: int = 32) -> tuple[Tensor, Tensor]:
     return x, x[:, :3].argmax(-1)
 
 
-@clean(needs="transformers.trainer")
-def a_published_language_model() -> Diagnosis:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    class Loss(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            small = GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2, n_head=2)
-            self.model = GPT2LMHeadModel(small)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.model(input_ids=x, labels=x).loss
-
-    return trainers.train_by_hugging_face(Loss(), torch.randint(50, (8, 16)))
-
-
 for way, (trainer, needs, ranks) in trainers.WAYS.items():
 
     def healthy(trainer: trainers.Trainer = trainer) -> Diagnosis:

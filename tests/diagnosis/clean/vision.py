@@ -50,13 +50,6 @@ def a_small_net_with_bounded_activations() -> Diagnosis:
     return steps(net, lambda: functional.cross_entropy(net(x), y))
 
 
-@clean()
-@trains(lambda: Parts(pixels=nn.Parameter(torch.rand(3, 8, 8) * 0.6 + 0.2)), lambda: (torch.rand(3, 8, 8),))
-def pixels_are_drawn_inside_a_clamp(net: Parts, target: Tensor) -> Tensor:
-    picture = net.pixels.clamp(0, 1)
-    return functional.mse_loss(picture, target) + 0.01 * (picture[:, 1:] - picture[:, :-1]).abs().mean()
-
-
 class Quantised(Parts):
     def __init__(self) -> None:
         super().__init__(conv=nn.Conv2d(3, 8, 3), head=nn.Linear(8, 3))
@@ -79,9 +72,3 @@ def weights_are_quantised_by_hand(net: Quantised) -> Tensor:
 @trains(Quantised, pictures, method="weight")
 def weights_are_quantised_with_a_learned_scale(net: Quantised) -> Tensor:
     return pg.fake_quantize(net.conv.weight, net.scale, 0, -8, 7)
-
-
-@clean()
-@trains(Quantised, pictures, method="weight")
-def binary_weights_with_a_surrogate(net: Quantised) -> Tensor:
-    return pg.sign(net.conv.weight, rule="window")
