@@ -459,17 +459,24 @@ def _problems_of_formulas(dtype: torch.dtype, size: int) -> Iterator[Problem]:
                 yield Problem(how, partial(pg.policy.loss, **how), (x, advantage), grad, alone)
     near = torch.tensor([0.0, 0.125, -0.125, 0.25, -1.0, 0.875, 1.0, 1.125, -1.125], dtype=dtype).repeat(-(-size // 9))
     for (how, scale), zero, x_ in itertools.product(
-        zip(WAYS_ON_A_GRID, itertools.cycle((b, torch.tensor(0.25, dtype=other)))), (0, 3, a), (x, near[:size])
+        zip(WAYS_ON_A_GRID, itertools.cycle((b, torch.tensor(0.25, dtype=other)))),
+        (0, 3, torch.tensor(1), a),
+        (x, near[:size]),
     ):
         f = partial(pg.fake_quantize, quant_min=-4, quant_max=3, **how)
-        yield Problem(("grid", how), f, (x_, scale, zero), grad, (True, True, isinstance(zero, Tensor)))
+        yield Problem(("grid", how), f, (x_, scale, zero), grad, (True, True, zero is a))
     for rule, to_x, level in itertools.product(OPS["jumprelu"].rules, (False, True), (b, b.to(other), 0.3)):
         f = partial(pg.jumprelu, bandwidth=1.0, rule=rule, window_to_x=to_x)
         yield Problem((rule, to_x), f, (x, level), grad, (True, isinstance(level, Tensor), False))
-    for bounds in ((-1.0, 1.0), (-0.7, 3e4), (0.3, 0.3), (-torch.inf, 1.0)):
-        for maximize in (False, True):
-            f = partial(pg.clamp, rule="inverting", maximize=maximize)
-            yield Problem((bounds, maximize), f, (x, *bounds), grad)
+
+
+def _problems_of_inverting(dtype: torch.dtype, size: int) -> Iterator[Problem]:
+    x, grad = numbers(dtype, size)
+    for bounds, maximize in itertools.product(
+        ((-1.0, 1.0), (-0.7, 1.1), (-0.7, 3e4), (0.3, 0.3), (-torch.inf, 1.0)), (False, True)
+    ):
+        f = partial(pg.clamp, rule="inverting", maximize=maximize)
+        yield Problem((bounds, maximize), f, (x, *bounds), grad)
 
 
 @every_dtype
@@ -478,6 +485,7 @@ def test_formulas_of_an_element(dtype: torch.dtype, level: int, calls: list[str]
     problems = [
         p for size in (*SIZES, 4100) for p in itertools.islice(_problems_of_formulas(dtype, size), size % 5, None, 5)
     ]
+    problems += [p for size in SIZES for p in _problems_of_inverting(dtype, size)]
     x = torch.linspace(-2, 2, 72, dtype=dtype).reshape(3, 4, 6)
     for layout in (lambda t: t, lambda t: t.mT.contiguous().mT, lambda t: torch.stack([t, t], -1)[..., 0]):
         moved, row, one = layout(x), x[1, :, :1], x[0, :1, 2:3]
