@@ -114,8 +114,8 @@ ROWS = (
         lambda x: torch._fake_quantize_learnable_per_tensor_affine(x, _scale(), _scale().detach() * 0, -128, 127, 1.0),
         _STEP,
     ),
-    Row("jumprelu", lambda x: pg.jumprelu(x, 0.5, bandwidth=0.1), lambda x: torch.threshold(x, 0.5, 0.0)),
-    Row("clamp, inverting", lambda x: pg.clamp(x, -1.0, 1.0, rule="inverting"), _clamp),
+    Row("jumprelu", lambda x: pg.jumprelu(x, 0.5, bandwidth=0.1), lambda x: torch.threshold(x, 0.5, 0.0), dtypes=_HALF),
+    Row("clamp, inverting", lambda x: pg.clamp(x, -1.0, 1.0, rule="inverting"), _clamp, dtypes=_HALF),
     Row(
         "clamp, compiled",
         torch.compile(lambda x: pg.clamp(x, -1.0, 1.0), fullgraph=True, dynamic=False),

@@ -42,6 +42,7 @@ _TURNED, _STANDING, _OF_MIN, _OF_MAX = 1, 5, 6, 7
 _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
 # The numbers that rules.h gives to y of each formula, and to the gradients of x, a and b. 0 if C does not compute it.
 _LOSS_TO_X = 2
+_WIDE = {dtype: torch.promote_types(dtype, torch.float32) for dtype in DTYPES}  # in what C computes a formula
 _FORMULAS = {
     "loss": (1, _LOSS_TO_X),
     "grid": (3, 4, 5, 6),
@@ -360,12 +361,8 @@ def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
 # --- by a formula -----------------------------------------------------------------------------------------------------
 
 
-def _wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float64 if dtype is torch.float64 else torch.float32
-
-
 def _widened(value: Tensor) -> Tensor:
-    return value if value.dtype in (torch.float32, torch.float64) else value.float()
+    return value if value.dtype in _WIDE.values() else value.float()
 
 
 @bits.remembered
@@ -387,7 +384,7 @@ def _settings_of_formula(
             return None
         numbers = [low, high, *[0.0] * 7]
     else:
-        wide = _wide_dtype(dtype)
+        wide = _WIDE[dtype]
         code = None if call.pieces is None else bits.code_of_sides(call, low is not None, high is not None, wide)
         if code is None:
             return None
@@ -401,9 +398,8 @@ def _settings_of_formula(
 def _compute_formula(
     run: Operators, call: Call, grad: Tensor | None, inputs: Sequence[Any], wants: Wants
 ) -> list[Tensor | None] | None:
-    """Without a grad: y. With one: the wanted gradients. None if C cannot compute one of them.
-
-    Half precision is computed in float32, which tensors behind x have already and what they get still has, because it is summed.
+    """Without a grad: y. With one: the wanted gradients. None if C cannot compute one of them. Tensors behind x get theirs in float32 if
+    x is of half precision, because it is summed before it is rounded.
     """
     x, *others = inputs
     assert call.rule.find_formula is not None, "the kernel serves no other"
@@ -411,8 +407,7 @@ def _compute_formula(
         return None
     formula = call.rule.find_formula(*others)
     tensors = [_widened(value) if isinstance(value, Tensor) else None for value in (*others, None)[:2]]
-    wide = _wide_dtype(x.dtype)
-    if formula is None or not all(value is None or bits.broadcasts(value, x, wide) for value in tensors):
+    if formula is None or not all(value is None or bits.broadcasts(value, x, _WIDE[x.dtype]) for value in tensors):
         return None
     if formula.name == "room" and tensors != [None, None]:
         return None
@@ -615,10 +610,6 @@ def _serves_x_alone(call: Call) -> bool:
     return call.rule.regions is not None or (curve is not None and curve(**call.parameters).shape in _KIND_OF_CURVE)
 
 
-def _decline(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> None:
-    """A call with `steps` that was not prepared is left to the formula."""
-
-
 def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
     """The kernels that run these operators on a device."""
     kernel = partial(Kernel, name, device=device, priority=30)
@@ -628,7 +619,8 @@ def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
     yield of_range(_serves_range, value=partial(_clamp_between_tensors, run) if device == "cpu" else None)
     yield of_range(lambda call: call.rule.find_range is not None)
     yield of_x(_serves_x_alone)
-    yield kernel(INPUTS, lambda call: call.rule.steps is not None, _decline, prepare=partial(_prepare_steps, run))
+    decline = lambda *_: None  # noqa: E731  the formula computes a call with `steps` that was not prepared
+    yield kernel(INPUTS, lambda call: call.rule.steps is not None, decline, prepare=partial(_prepare_steps, run))
     serves_formula = lambda call: call.rule.find_formula is not None and call.primitive.through is None  # noqa: E731
     yield kernel(INPUTS, serves_formula, partial(_pull_formula, run), value=partial(_value_of_formula, run))
     yield of_x(lambda call: call.primitive.find_grid is not None, value=partial(_quantize, run))
