@@ -692,7 +692,7 @@ def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[n
 @pytest.mark.parametrize(("floor", "expected"), [(0.0, []), (1e-6, []), (2e-6, ["cut"]), (-1e-6, ["cut"])])
 def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm(floor: float, expected: list[str]) -> None:
     x = torch.tensor([-1.0, 1.0], requires_grad=True)
-    d = diagnosed(lambda: x.clamp(min=floor).sum())
+    d = diagnosed(lambda: x.clamp(min=floor).tanh().sum())
     assert codes(d) == expected
     assert [line.endswith("as at a hinge, or at a guard against 0") for line in d.calm] == [True] * (not expected)
 
@@ -735,3 +735,35 @@ def test_a_clamp_is_not_blamed_for_what_nan_cuts(lowest: float, causes: list[str
 
     assert [finding.cause for finding in diagnosed(loss).findings if finding.code == "cut"] == causes
     assert diagnosed(lambda: (3 * p[:2]).log().clamp(min=0).sum()).calm == []
+
+
+FLOORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "of each": lambda kl: kl.clamp(min=0.25).sum(),
+    "of the sum": lambda kl: 0.1 * kl.mean().clamp_min(5.0),
+    "of a mean": lambda kl: kl.mean(0).clamp(min=0.25).sum(),
+}
+
+
+@pytest.mark.parametrize("floor", FLOORS.values(), ids=FLOORS)
+def test_free_bits_are_calm(floor: Callable[[Tensor], Tensor]) -> None:
+    x = torch.full((4, 3), 0.1, requires_grad=True)
+    with diagnose() as d:
+        for _ in range(3):
+            (floor(x.square() / 2) + 0.01 * x.sum()).backward()
+    assert codes(d) == []
+    assert any(line.endswith("as with free bits, or at another floor of a loss") for line in d.calm)
+
+
+def test_the_advice_at_a_detach_holds_for_a_tensor_of_two_losses() -> None:
+    """In a GAN the tensor itself in both losses would run backward a second time."""
+    g, critic = nn.Linear(2, 2), nn.Linear(2, 1)
+    optimizers = [torch.optim.SGD(net.parameters(), 0.1) for net in (g, critic)]
+    with diagnose() as d:
+        for _ in range(3):
+            fake = g(torch.ones(1, 2)).detach()
+            critic(fake).sum().backward()
+            (-critic(fake)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert any("and .detach() in each other loss" in finding.next_step for finding in d.findings)

@@ -108,8 +108,9 @@ class Site(Facts):
 
     @property
     def is_calm_clip(self) -> bool:
-        """Is it a hinge, a guard, or a clip beside its own input, that cuts no gradient which would lead back inside?"""
-        return (self.reuses_input or self.has_only_lower_bound or self.has_guards_alone) and not self.recoverable
+        """Is it a hinge, a guard, a floor of the loss, or a clip beside its own input, that cuts no gradient which leads back inside?"""
+        is_clip = self.reuses_input or self.has_only_lower_bound or self.has_guards_alone
+        return (is_clip and not self.recoverable) or (self.is_floor_of_loss and self.recoverable == 0)
 
     @property
     def is_guard(self) -> bool:

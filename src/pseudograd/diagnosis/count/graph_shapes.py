@@ -158,12 +158,17 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
 # --- a term of the loss -----------------------------------------------------------------------------------------------
 
 
-def is_term(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
+def is_floor(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
+    """Is it a clamp, as of free bits, with only sums, powers and constant factors up to the loss?"""
+    return is_term(node, starts, _CLAMPS[:2])
+
+
+def is_term(node: GraphNode, starts: Iterable[GraphNode | None], limits: Sequence[str] = _LIMITS) -> bool:
     """Is it a lower limit, such as the relu of a penalty, or a power of one, with only sums and constant factors up to the loss?"""
     limit: GraphNode | None = node
     while limit is not None and op_of(limit) in _AT_0:
         limit = _inputs(limit)[0]
-    if limit is None or op_of(limit) not in (_LIMITS if limit is node else _LIMITS + _CLAMPS):
+    if limit is None or op_of(limit) not in (limits if limit is node else _LIMITS + _CLAMPS):
         return False
     stack, met = [start for start in starts if start is not None], set[GraphNode]()
     while stack and len(met) < _MOST_OF_A_LOSS:

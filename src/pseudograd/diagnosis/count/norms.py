@@ -91,6 +91,9 @@ class Facts:
     reuses_input: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
     has_only_lower_bound: bool = field(default=False, repr=False)
+    has_no_upper_bound: bool = field(default=False, repr=False)
+    # it has only a lower bound, and only sums, powers and constant factors are between its result and the loss
+    is_floor_of_loss: bool = field(default=False, repr=False)
     has_guard_bound: bool = field(default=False, repr=False)  # a bound is very near a whole number
     has_guards_alone: bool = field(default=False, repr=False)  # both its bounds are, as in clamp(1e-7, 1 - 1e-7)
     stops_overflow: bool = field(default=False, repr=False)  # all its bounds only keep x from infinity

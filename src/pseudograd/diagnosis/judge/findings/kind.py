@@ -111,11 +111,19 @@ class Evidence:
     def calm(self) -> Iterable[str]:
         report = "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
         policy = f"in the clipped loss of a policy. Of a policy, {report}"
-        hinge = "at a hinge, or at a guard against 0"
+        hinge, floor = "at a hinge, or at a guard against 0", "with free bits, or at another floor of a loss"
         clips = [
             f"{site.op} at {site.where} cuts {percent((site.cut - site.cut_at_nan) / site.arrived)} of what arrives, and all of that "
             "leads further outside, as "
-            + (policy if site.reuses_input else "at a guard" if site.has_guards_alone else hinge)
+            + (
+                policy
+                if site.reuses_input
+                else "at a guard"
+                if site.has_guards_alone
+                else hinge
+                if site.has_only_lower_bound
+                else floor
+            )
             for site in self.sites
             if site.cut > site.cut_at_nan and site.is_calm_clip and site.family == "clamp"
         ]

@@ -182,7 +182,9 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
             return f"{drawn}  # a sample with a gradient; or a loss of log_prob, where the distribution has no rsample"
         if cause.kind.endswith(WITHOUT_GRAD):
             return "Compute it outside of torch.no_grad, if this parameter should learn from it."
-        return "Use the tensor itself where the loss is computed, if this parameter should learn from it."
+        return (
+            "Use the tensor itself in the loss that this parameter should learn from, and .detach() in each other loss."
+        )
     if starved.why.endswith(OWN_HOOK):
         return f"Let the hook return what should pass, or remove it. {_FROZEN}"
     if starved.gradient == "zeros":
