@@ -251,8 +251,8 @@ EDITS = {
         "from pseudograd.familiar import ClampWithGrad as Mine\r\n# ü\r\nx = Mine.apply",
     ),
     "a form feed, which ends no line": (
-        f"x = '\x0c'\n{POPULAR}y = 1\n",
-        "from pseudograd.familiar import ClampWithGrad\nx = '\x0c'\ny = 1\n",
+        f"x = '\x0c'\n{POPULAR}y = torch.trace(torch.ones(1, 1))\n",
+        "from pseudograd.familiar import ClampWithGrad\nx = '\x0c'\ny = torch.trace(torch.ones(1, 1))\n",
     ),
 }
 

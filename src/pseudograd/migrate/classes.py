@@ -211,7 +211,7 @@ def _other_use(node: ast.ClassDef, cells: Sequence[ast.Module]) -> str:
         for other in ast.walk(cell):
             if isinstance(other, (ast.ClassDef, ast.FunctionDef)) and other.name == node.name and other is not node:
                 return f"{line} {other.lineno} defines {node.name} again"
-            if isinstance(other, ast.Attribute) and other.attr in ("trace", "trace_module"):
+            if isinstance(other, ast.Attribute) and ast.unparse(other).endswith(("jit.trace", "jit.trace_module")):
                 return f"{line} {other.lineno} traces, and torch.jit.trace keeps its gradient but not that of an op of pseudograd"
         for use in _uses(cell, node.name, is_class):
             return f"{line} {use} uses more of it than `{node.name}.apply`"
