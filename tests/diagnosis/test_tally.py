@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pseudograd.diagnosis.count import grads, tally
-from pseudograd.diagnosis.count.leaf import Entries, Leaf, has_numbers
+from pseudograd.diagnosis.count.leaf import Entries, EverTrue, Leaf, has_numbers
 from pseudograd.diagnosis.count.leaves import Leaves
 from pseudograd.diagnosis.count.names import Names
 from pseudograd.diagnosis.count.norms import Losses, Sizes
@@ -336,6 +336,15 @@ def test_the_norms_of_tiny_and_of_huge_gradients_are_right(way: str, scale: floa
     else:
         sizes.add(grad)
     assert math.isclose(sizes.mean, 5 * scale, rel_tol=1e-6) or (way == "ATen" and scale > 1 and math.isinf(sizes.mean))
+
+
+def test_an_answer_of_a_device_stays_true() -> None:
+    answer = EverTrue()
+    for flag in (False, True, False):
+        answer.add(torch.tensor(flag))
+    assert (bool(answer), answer.is_certain, answer.unread is None) == (True, False, False)
+    answer.add(True)
+    assert (answer.is_certain, answer.unread) == (True, None)
 
 
 def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
