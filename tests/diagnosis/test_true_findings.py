@@ -698,9 +698,8 @@ def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm(floor: float, expected:
 
 
 def test_the_last_bounds_of_a_line_decide_whether_it_is_a_guard() -> None:
-    x = torch.tensor([-1.0, 1.0], requires_grad=True)
-    floors = iter((0.0, 0.5))
-    assert codes(diagnosed(lambda: x.clamp(min=next(floors)).sum(), times=2)) == ["cut"]
+    x, highs = torch.tensor([0.5, 1.5, 1 - 1e-6], requires_grad=True), iter((1 - 1e-6, 0.9))
+    assert codes(diagnosed(lambda: -x.clamp(-1 + 1e-6, next(highs)).sum(), times=2)) == ["cut"]
 
 
 @pytest.mark.parametrize(("high", "expected"), [(1 - 1e-6, []), (0.9, ["cut"])])
