@@ -52,7 +52,8 @@ for size in (1, 65, 5003):
             pg.clamp(x[::2], torch.zeros_like(x[::2]), torch.ones_like(x[::2])), pg.clamp(x, x.detach() - a, a),
             pg.clamp_(x * 1, -1.0, 1.0), pg.relu(x), pg.gelu(x, rule='fewbit'), pg.sign(x), pg.sign(x, rule='triangle'), pg.abs(x),
             pg.fake_quantize(x, 0.1), pg.fake_quantize(x, a), pg.jumprelu(x, a, bandwidth=0.5), pg.policy.loss(x, a.detach()),
-            pg.fake_quantize(x, a.float()), pg.jumprelu(x, a.float(), bandwidth=0.5),
+            pg.fake_quantize(x, a.float()), pg.jumprelu(x, a.float(), bandwidth=0.5), pg.jumprelu(x, a, bandwidth=0.5, rule='sigmoid'),
+            pg.sign(x, rule='gaussian'), pg.clamp(x, x.detach() - a, a, rule='inverting'), pg.policy.loss(x, a, space='log', ceiling=3.0),
         ):
             y.sum().backward()
 torch.cuda.synchronize()"

@@ -67,15 +67,17 @@ class Curve(NamedTuple):
 class Formula(NamedTuple):
     """A formula that the C code has for an op whose rule is more than a slope for each region: `formula_block` in native/blocks.h.
 
-    It reads x, or of_x(x), and the tensors behind x. low, high: the range that the `sides` of the row speak of. curve: the slope of a step.
+    It reads x, or of_x(x), and the tensors behind x; b_of_x(x) may stand for the second one. low, high: the range that the `sides` of the
+    row speak of. numbers: as rules.h names them; by default the one in place of an absent tensor. curve: the slope of a step.
     """
 
-    name: Literal["loss", "grid", "jump", "jump and back", "room"]
+    name: Literal["loss", "grid", "jump", "jump and back", "surrogate", "room"]
     low: float | None = None
     high: float | None = None
-    number: float = 0.0
+    numbers: tuple[float, ...] = ()
     curve: Curve | None = None
     of_x: Callable[[Tensor], Tensor] | None = None
+    b_of_x: Callable[[Tensor], Tensor] | None = None
 
 
 # --- slopes in a region -----------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class Rule(Record):
         steps(*inputs behind x): the few slopes of the rule; None for some parameters. curve: how the slope falls with |x|.
         sides: what x gets below a range and above it; the edge says what x gets at a bound.
         find_range(*inputs behind x): the bounds of x and the pieces, if the row says what x and both bounds get.
-        find_formula(*inputs behind x): the formula of the C code for this rule, if the other fields do not say enough; or None.
+        find_formula(*inputs behind x, **parameters): the formula of the C code, if the other fields do not say enough; or None.
         regions: for an op that is no clamp: two numbers, perhaps equal, and the pieces that say what x gets below, between and above.
     is_long: the formula is element-wise and takes several steps, each of the size of x.
     colour: in figures; rules of the same name share it.

@@ -444,19 +444,28 @@ def test_on_a_grid_and_around_0(dtype: torch.dtype, level: int) -> None:
 
 def _problems_of_formulas(dtype: torch.dtype, size: int) -> Iterator[Problem]:
     """With a tensor behind x of its own shape, or one number for all, in the dtype of x or in another one."""
-    (x, grad), alone = numbers(dtype, size), (True, False, False)
+    x, grad = numbers(dtype, size)
     a, b, other = x.roll(1), grad.abs().roll(7), torch.bfloat16 if dtype is torch.float32 else torch.float32
-    for rule, edge, low, has_high, value in itertools.product(
-        ("inward", "zero", "identity", pg.rules.leaky_inward(low=0.3, high=0.1)),
-        ("closed", "open", "half"),
-        (0.2, None),
-        (True, False),
-        ("objective", "clipped"),
+    logs = torch.tensor([0.8, 1.5, 1.75], dtype=torch.float64).log().to(dtype)  # of the bounds and the ceiling
+    ratios = torch.cat([logs * (1 + ulps * torch.finfo(dtype).eps) for ulps in range(-3, 4)]).repeat(9)
+    ratios = torch.cat([x, ratios])[-size:] if size >= 2 * len(ratios) else x
+    for (rule, edge, low, high, value), space, ceiling, wants in zip(
+        itertools.product(
+            ("inward", "zero", "identity", pg.rules.leaky_inward(low=0.3, high=0.1)) * 2,
+            ("closed", "open", "half"),
+            (0.2, None),
+            (0.5, None),
+            ("objective", "clipped"),
+        ),
+        itertools.cycle(("ratio", "log", "log")),
+        itertools.cycle((None, 1.75, None, 1.75, 1.75)),
+        itertools.cycle(((True, False), (True, False), (True, True))),
     ):
-        if low is not None or has_high:
-            how = {"rule": rule, "edge": edge, "low": low, "high": 1.0 if has_high else None, "value": value}
+        if low is not None or high is not None:
+            how = {"rule": rule, "edge": edge, "low": low, "high": high, "value": value}
+            f = partial(pg.policy.loss, **how, space=space, ceiling=ceiling)
             for advantage in (a, torch.tensor(-1.5, dtype=other)):
-                yield Problem(how, partial(pg.policy.loss, **how), (x, advantage), grad, alone)
+                yield Problem((how, space, ceiling), f, (ratios, advantage), grad, wants)
     near = torch.tensor([0.0, 0.125, -0.125, 0.25, -1.0, 0.875, 1.0, 1.125, -1.125], dtype=dtype).repeat(-(-size // 9))
     for (how, scale), zero, x_ in itertools.product(
         zip(WAYS_ON_A_GRID, itertools.cycle((b, torch.tensor(0.25, dtype=other)))),
@@ -468,15 +477,22 @@ def _problems_of_formulas(dtype: torch.dtype, size: int) -> Iterator[Problem]:
     for rule, to_x, level in itertools.product(OPS["jumprelu"].rules, (False, True), (b, b.to(other), 0.3)):
         f = partial(pg.jumprelu, bandwidth=1.0, rule=rule, window_to_x=to_x)
         yield Problem((rule, to_x), f, (x, level), grad, (True, isinstance(level, Tensor), False))
+    for step, rule, (scale, height) in itertools.product(
+        (pg.sign, pg.heaviside), ("sigmoid", "gaussian"), ((1.0, 1.0), (0.3, 2.0), (1e-30, 0.5))
+    ):
+        f = partial(step, rule=getattr(pg.rules, rule)(scale=scale, height=height))
+        yield Problem((rule, scale), f, (x,), grad)
 
 
 def _problems_of_inverting(dtype: torch.dtype, size: int) -> Iterator[Problem]:
     x, grad = numbers(dtype, size)
-    for bounds, maximize in itertools.product(
-        ((-1.0, 1.0), (-0.7, 1.1), (-0.7, 3e4), (0.3, 0.3), (-torch.inf, 1.0)), (False, True)
-    ):
+    a, b, wants = x.roll(1), x.roll(3), itertools.cycle(((False, False), (True, True), (False, True)))
+    between = [(a, b), (a, a + b.abs()), (a, 1.0), (-0.7, b), (a.clone(), torch.tensor(0.5, dtype=dtype))]
+    numbers_only = [(-1.0, 1.0), (-0.7, 1.1), (-0.7, 3e4), (0.3, 0.3), (-torch.inf, 1.0)]
+    for bounds, maximize in itertools.product(numbers_only + between, (False, True)):
         f = partial(pg.clamp, rule="inverting", maximize=maximize)
-        yield Problem((bounds, maximize), f, (x, *bounds), grad)
+        wanted = [isinstance(bound, Tensor) and want for bound, want in zip(bounds, next(wants), strict=True)]
+        yield Problem((bounds, maximize), f, (x, *bounds), grad, (True, *wanted))
 
 
 @every_dtype

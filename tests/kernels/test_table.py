@@ -235,9 +235,13 @@ def test_a_call_without_kernels_starts_few_operators(name: str, no_kernels: None
 _LEVEL, _ADVANTAGE = torch.tensor(0.5, requires_grad=True), torch.ones(5000)
 WITH_A_FORMULA: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
     "policy loss": (4, lambda x: pg.policy.loss(x, _ADVANTAGE)),
+    "policy loss in log space": (4, lambda x: pg.policy.loss(x, _ADVANTAGE, space="log", ceiling=3.0)),
     "fake_quantize, a scale that learns": (4, lambda x: pg.fake_quantize(x, _LEVEL)),
     "jumprelu, a threshold that learns": (4, lambda x: pg.jumprelu(x, _LEVEL, bandwidth=1.0)),
+    "jumprelu, an exponential": (6, lambda x: pg.jumprelu(x, _LEVEL, bandwidth=1.0, rule="sigmoid")),
+    "sign": (3, lambda x: pg.sign(x, rule="gaussian")),
     "inverting": (2, lambda x: pg.clamp(x, -1.0, 1.0, rule="inverting")),
+    "inverting between tensors": (2, lambda x: pg.clamp(x, x.detach() - 1, 1.0, rule="inverting")),
 }
 
 
@@ -245,10 +249,11 @@ WITH_A_FORMULA: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", WITH_A_FORMULA)
 def test_a_call_with_a_formula_in_c_starts_few_operators(name: str, dtype: torch.dtype) -> None:
-    """Its own, the exponential of the loss and the sum of a gradient: each is a kernel on a device. The loss is always of float32, too."""
+    """Its own, the exponential of the loss and the sum of a gradient: each is a kernel on a device. A loss and tensors behind x
+    are cast to float32."""
     most, f = WITH_A_FORMULA[name]
     x = torch.linspace(-2, 2, 5000, dtype=dtype, requires_grad=True)
     count = ("aten::exp", "aten::sum", "aten::clamp", "aten::to", "pseudograd_native::")
-    casts = 3 if dtype is torch.bfloat16 and name == "policy loss" else 0
-    assert operators_of(f, x, count=count) == most + casts
+    casts = {"policy loss": 3, "policy loss in log space": 3, "inverting between tensors": 2}.get(name, 0)
+    assert operators_of(f, x, count=count) == most + (casts if dtype is torch.bfloat16 else 0)
     assert operators_of(f, x, "native") > 4 * most

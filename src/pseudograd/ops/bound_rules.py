@@ -215,6 +215,11 @@ _COLOURS = {
 }  # fmt: skip
 
 
+def _find_room(min: Bound, max: Bound, **_: object) -> Formula:
+    low, high = (None if isinstance(bound, Tensor) else bound for bound in (min, max))
+    return Formula("room", low, high)
+
+
 def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> None:
     pull = _pull_of(outside, bool(row.get("ignores_edge")))
     row = {"pull": pull, "keeps": BOUNDED, "is_long": True, "colour": _COLOURS.get(name, ""), **row}
@@ -305,7 +310,7 @@ _rule(
     is_linear=False,
     ignores_edge=True,
     requires=("min", "max"),
-    find_formula=partial(Formula, "room"),
+    find_formula=_find_room,
     also_called="inverting gradients",
     translates="inverting_gradients",
 )

@@ -174,9 +174,9 @@ RULES: dict[str, Rule] = {}
 
 def _find_formula(name: str, threshold: Threshold, bandwidth: float, window_to_x: bool) -> Formula:
     """The formula that C computes. A tensor threshold is an input of the call, and no part of the formula."""
-    number = 0.0 if isinstance(threshold, Tensor) else threshold
+    numbers = () if isinstance(threshold, Tensor) else (threshold,)
     curve = SLOPES[name].curve(*SLOPES[name].unit(bandwidth))
-    return Formula("jump and back" if window_to_x else "jump", number=number, curve=curve)
+    return Formula("jump and back" if window_to_x else "jump", numbers=numbers, curve=curve)
 
 
 def _rule(name: str, formula: str, translates: str, source: str = _SOURCE_OF_SLOPES, **row: Any) -> None:

@@ -418,12 +418,27 @@ def _ratio(log_ratio: Tensor) -> Tensor:
 
 
 def _find_formula(
-    advantage: object, low: Bound, high: Bound, ceiling: Bound, in_log: int, without_min: int
+    is_linear: bool,
+    advantage: Tensor,
+    low: Bound,
+    high: Bound,
+    ceiling: Bound,
+    in_log: int,
+    without_min: int,
+    /,
+    edge: str,
+    **_: object,
 ) -> Formula | None:
-    if in_log or ceiling is not None:
+    """With numbers as rules.h names them; the ceiling is 0 where there is none. C does not limit what an advantage gets."""
+    if advantage.requires_grad and advantage.dtype.itemsize == 2:
         return None
-    bounds = None if low is None else 1 - low, None if high is None else 1 + high
-    return Formula("loss", *bounds, float(without_min), of_x=_ratio)
+    ratios = None if low is None else 1 - low, None if high is None else 1 + high, ceiling
+    least, most, top = [math.log(ratio) if in_log and ratio is not None else ratio for ratio in ratios]
+    of_ceiling = (0.0, 0.0, 0.0) if ceiling is None or top is None else (top, ceiling, SHARES[edge])
+    numbers = float(without_min), ratios[0] or 0.0, ratios[1] or 0.0, *of_ceiling, float(is_linear)
+    if in_log:
+        return Formula("loss", least, most, numbers, of_x=widened, b_of_x=torch.exp)
+    return Formula("loss", least, most, numbers, of_x=_ratio)
 
 
 def _rule(name: str, formula: str, also_called: str = "", **row: Any) -> None:
@@ -431,7 +446,8 @@ def _rule(name: str, formula: str, also_called: str = "", **row: Any) -> None:
     rule = bound_rules.RULES[name]
     fields = ("source", "parameters", "sides", "ignores_edge", "translates")
     row = {**{field: getattr(rule, field) for field in fields}, **row}
-    row |= {"formula": formula, "also_called": also_called, "keeps": INPUTS, "ulps": 4, "find_formula": _find_formula}
+    row |= {"formula": formula, "also_called": also_called, "keeps": INPUTS, "ulps": 4}
+    row["find_formula"] = partial(_find_formula, rule.is_linear)
     pull = partial(_pull_by, partial(_clamp_gradient, rule))
     scalar_reference = partial(reference.gradient, "linear" if rule.is_linear else "other", rule.reference)
     RULES[name] = row_of(name, pull, scalar_reference, **row)

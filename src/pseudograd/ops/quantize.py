@@ -241,11 +241,11 @@ def _keeps_for_parameters(wants: Wants) -> tuple[str, ...]:
     return _INPUTS if wants[1] or wants[2] else ()
 
 
-def _find_formula(scale: Value, zero_point: Value, quant_min: int, quant_max: int) -> Formula | None:
+def _find_formula(scale: Value, zero_point: Value, quant_min: int, quant_max: int, **_: object) -> Formula | None:
     """What C computes if the scale is a tensor. None for other scales, and if float32 does not hold all codes exactly."""
     if not isinstance(scale, Tensor) or max(-quant_min, quant_max) > _EXACT:
         return None
-    return Formula("grid", quant_min, quant_max, 0.0 if isinstance(zero_point, Tensor) else zero_point)
+    return Formula("grid", quant_min, quant_max, () if isinstance(zero_point, Tensor) else (zero_point,))
 
 
 def _grid_rule(rule: Rule) -> Rule:

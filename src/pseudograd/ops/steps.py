@@ -16,7 +16,7 @@ from torch.compiler import is_compiling
 
 from .. import engine
 from ..arguments import check_finite_number, check_tensor, rounded
-from ..geometry import Curve, Interval, Shape, Steps
+from ..geometry import Curve, Formula, Interval, Shape, Steps
 from ..record import Record
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, register
@@ -132,6 +132,10 @@ def _steps_of_window(at_zero: float, scale: float, height: float) -> Steps:
     return steps_at((0.0, height), Interval(-scale, scale, has_low=True, has_high=True))
 
 
+def _formula_of(name: str, at_zero: None, **parameters: float) -> Formula:
+    return Formula("surrogate", curve=SLOPES[name].curve(**parameters))
+
+
 RULES: dict[str, Rule] = {}
 
 
@@ -179,6 +183,7 @@ _rule(
     also_called="logistic, sigmoid'",
     translates="logistic",
     ulps=8,
+    find_formula=partial(_formula_of, "sigmoid"),
 )
 _rule(
     "fast_sigmoid",
@@ -196,6 +201,7 @@ _rule(
     also_called="erf",
     translates="erf normal",
     ulps=8,
+    find_formula=partial(_formula_of, "gaussian"),
 )
 _rule(
     "custom",

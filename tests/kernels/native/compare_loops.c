@@ -120,8 +120,10 @@ static void compare(int level, int dtype, const Loops *ours, const Loops *right)
     }
     for (uint8_t formula = LOSS; formula < FORMULAS && level < 2; formula++) { /* AVX-512 has none */
         Rule other = random_rule();
-        if (formula >= JUMP) other.kind = (uint8_t)(random_below(2) * (TENT + random_below(3)));
-        other.formula = formula, other.slopes[NUMBER_AT] = random_share().up;
+        const uint8_t kinds[] = {FROM_SHARES, TENT, WITCH, CUSP, BUMP, NORMAL};
+        if (formula >= EXPONENT) other.kind = kinds[random_below(6)];
+        other.formula = formula;
+        for (int k = 0; k < SLOPES; k++) other.slopes[k] = random_share().up;
         const void *a = random_below(2) ? behind_x[0] : 0, *b = random_below(2) ? behind_x[1] : 0;
         made = is_to_sum(formula) ? wide : dtype;
         BOTH("formula", l->formula(grad, x, a, b, y[k], min, max, other, n))

@@ -157,12 +157,14 @@ static Fake *settings(int plan) {
 
 /* With the kind and the number of a formula behind. */
 static Fake *settings_of_formula(int plan, int formula) {
-    int64_t size = 11, one = 1;
+    int64_t size = 10 + SLOPES, one = 1;
     Handle made;
     Fake *shared = settings(plan);
     aoti_torch_empty_strided(1, &size, &one, DOUBLE, 0, 0, &made);
     memcpy(((Fake *)made)->memory, shared->memory, 9 * sizeof(double));
-    ((double *)((Fake *)made)->memory)[9] = formula, ((double *)((Fake *)made)->memory)[10] = 0.5;
+    double *numbers = (double *)((Fake *)made)->memory + 9;
+    for (int k = 0; k < SLOPES; k++) numbers[k + 1] = 0.5;
+    numbers[0] = formula;
     aoti_torch_delete_tensor_object(shared);
     return made;
 }
@@ -249,7 +251,7 @@ static void add_tallies(Fake *grad, Fake *one, Fake *other, int has) {
 /* run_operators [the best processor: 0 plain, 1 AVX2, 2 AVX-512] [one case in how many] */
 int main(int arguments, char **given) {
     const int32_t dtypes[] = {HALF, BFLOAT, SINGLE, DOUBLE};
-    const int by_sign = BY_SIGN << 13 | BY_SIGN << 15, number = NUMBER << 13 | BY_SIGN << 15 | NUMBER << 17;
+    const int by_sign = BY_SIGN << 14 | BY_SIGN << 16, number = NUMBER << 14 | BY_SIGN << 16 | NUMBER << 18;
     const int plans[] = {0x003, 0x00F, 0x021 | by_sign, 0x001 | by_sign, 0x0FB | by_sign, 0x0ED | number, 0x0C3,
                          0x021 | TURNED << 8, TENT << 8, WITCH << 8, CUSP << 8, 1 | STANDING << 8, 2 | STANDING << 8, 3 | STANDING << 8};
     const int64_t inners[] = {0, 1, 2, 3, 21, 64, 100, 1500};
@@ -283,7 +285,7 @@ int main(int arguments, char **given) {
                                 stack[1] = (Value)numbers(dtypes[d], layout, inners[n], 1);
                                 stack[2] = (Value)numbers(dtypes[d], 3 - bound, inners[n], 3);
                                 stack[3] = (Value)numbers(dtypes[d], bound, inners[n], 4);
-                                stack[4] = (Value)settings(plans[p] | (bound == 1 ? 1 << 11 : bound == 2 ? 1 << 12 : 0));
+                                stack[4] = (Value)settings(plans[p] | (bound == 1 ? 1 << 12 : bound == 2 ? 1 << 13 : 0));
                                 run("pull_bounds", stack), expect(stack[0], reads_numbers ? 0 : numel, "pull_bounds", plans[p]);
                                 found[4 + bound] = sum_of(stack[0]);
                             }
@@ -291,7 +293,7 @@ int main(int arguments, char **given) {
                             stack[0] = (Value)numbers(dtypes[d], of_grad, inners[n], 2);
                             stack[1] = (Value)numbers(dtypes[d], layout, inners[n], 1);
                             stack[2] = (Value)numbers(wide, 4 - p % 2, inners[n], 3), stack[3] = (Value)numbers(wide, 3, inners[n], 4);
-                            stack[4] = (Value)settings_of_formula(plans[p] | (int)(n % 2) << 11, formula);
+                            stack[4] = (Value)settings_of_formula(plans[p] | (int)(n % 2) << 12, formula);
                             run("formula", stack), expect(stack[0], kind == STANDING ? 0 : numel, "formula", plans[p]), found[13] = sum_of(stack[0]);
                             stack[0] = (Value)numbers(dtypes[d], layout, inners[n], 1), stack[1] = (Value)settings(plans[p]);
                             run("encode_", stack), found[7] = sum_of(stack[0]);

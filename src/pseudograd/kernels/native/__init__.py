@@ -28,28 +28,31 @@ from ..residuals import INPUTS, Inputs, Saved
 from ..table import Coded, Kernel, Prepared, PreparedBetween, account, forward_of_x, register
 
 LIBRARY = Path(__file__).with_name("_native.so")
-_VERSION = 7  # of the operators and the layout of their settings; rules.h has the same number
+_VERSION = 8  # of the operators and the layout of their settings; rules.h has the same number
 _NEWEST = "are_finite"  # the operator that was added last: a library without it is older
 _OLDEST = (2, 10)
 _LEVELS = ("NEON" if platform.machine() == "aarch64" else "SSE2", "AVX2", "AVX-512")
 # Flags of operators.c. The third number of the settings is the *plan*: its planes, the kind of the rule << 8, and three flags: also
 # compute y; there is no min; there is no max. The order that `encode_between` returns has a flag if x and a bound are zeros of different
 # signs: then torch computes y.
-_WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 11, 1 << 12, 1 << 60
+_WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 12, 1 << 13, 1 << 60
 # Kinds of rules, as in rules.h. 0: slopes by the sides of a range. TURNED: a `Reversal`. STANDING: a slope for each code of `Pieces`.
 # OF_MIN and OF_MAX: what a tensor of bounds gets.
 _TURNED, _STANDING, _OF_MIN, _OF_MAX = 1, 5, 6, 7
 _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
+_KIND_BY_EXPONENTIAL: dict[Shape, int] = {"bump": 8, "normal": 9}  # torch computes their exponential, for a formula
 # The numbers that rules.h gives to y of each formula, and to the gradients of x, a and b. 0 if C does not compute it.
-_LOSS_TO_X = 2
 _WIDE = {dtype: torch.promote_types(dtype, torch.float32) for dtype in DTYPES}  # in what C computes a formula
 _FORMULAS = {
-    "loss": (1, _LOSS_TO_X),
-    "grid": (3, 4, 5, 6),
-    "jump": (7, 8, 10),
-    "jump and back": (7, 9, 10),
-    "room": (0, 11),
+    "loss": (1, 2, 3),
+    "grid": (4, 5, 6, 7),
+    "jump": (9, 10, 12),
+    "jump and back": (9, 11, 12),
+    "surrogate": (0, 13),
+    "room": (0, 14, 15, 16),
 }
+_EXPONENT, _WITH_SLOPE = 8, (11, 12, 13)
+_NUMBERS = 7  # of a formula, at most, without the largest gradient
 LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is subnormal, and the processor may be set to round it to 0
 
 
@@ -157,7 +160,7 @@ def _numbers_of_sides(code: Code, flags: int, low: float, high: float) -> list[f
             plan |= (regions >> region & 1) << 4 * plane + bit
     for position, side in enumerate(code.slopes[X][1:]):  # type: ignore[index]  # of x alone
         if side is not NOTHING:
-            plan |= bits.kind_of(side) << 13 + 2 * position
+            plan |= bits.kind_of(side) << 14 + 2 * position
             numbers[2 * position : 2 * position + len(side)] = side  # none is a Reversal
     return [low, high, plan, *numbers]
 
@@ -345,7 +348,17 @@ def passes(call: Call) -> bool:
 
 def _numbers_of_curve(curve: Curve, dtype: torch.dtype) -> list[float]:
     farthest = math.sqrt(torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).max) / 8
-    return [0.0, farthest, _KIND_OF_CURVE.get(curve.shape, 0) << 8, curve.scale, curve.height, 0.0, 0.0, 0.0, 0.0]
+    return [
+        0.0,
+        farthest,
+        {**_KIND_OF_CURVE, **_KIND_BY_EXPONENTIAL}.get(curve.shape, 0) << 8,
+        curve.scale,
+        curve.height,
+        0.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
 
 
 @bits.remembered
@@ -370,17 +383,15 @@ def _settings_of_formula(
     call: Call, formula: Formula, kind: int, has_tensors: tuple[bool, bool], dtype: torch.dtype
 ) -> Tensor | None:
     """None if C cannot compute this kind of result of the formula. has_tensors: are a and b tensors?"""
-    low, high, number = formula.low, formula.high, formula.number
+    low, high = formula.low, formula.high
     if formula.curve is not None:
-        if formula.curve.shape not in ("box", *_KIND_OF_CURVE):
-            return None
-        numbers, number = _numbers_of_curve(formula.curve, dtype), rounded_to(number, dtype)
+        numbers = _numbers_of_curve(formula.curve, dtype)
+        formula = formula._replace(numbers=tuple([rounded_to(number, dtype) for number in formula.numbers]))
     elif formula.name == "room":
-        if low is None or high is None or call.maximize:
+        if call.maximize:
             return None
-        low, high = rounded_to(low, dtype), rounded_to(high, dtype)
-        number = rounded_to(high - low, dtype)
-        if not 0 < number < math.inf:
+        low, high = _rounded_bounds(low, high, dtype)
+        if not (any(has_tensors) or 0 < rounded_to(high - low, dtype) < math.inf):
             return None
         numbers = [low, high, *[0.0] * 7]
     else:
@@ -389,10 +400,9 @@ def _settings_of_formula(
         if code is None:
             return None
         numbers = _numbers_of_sides(code, 0, *_rounded_bounds(low, high, wide))
-        if kind == _LOSS_TO_X:
-            number = math.inf if dtype is wide else torch.finfo(dtype).max
     numbers[2] = int(numbers[2]) | _flags(*has_tensors)
-    return tensor_of(*numbers, kind, number)
+    largest = 0.0 if dtype is _WIDE[dtype] else torch.finfo(dtype).max
+    return tensor_of(*numbers, kind, *formula.numbers, *[0.0] * (_NUMBERS - len(formula.numbers)), largest)
 
 
 def _compute_formula(
@@ -405,27 +415,37 @@ def _compute_formula(
     assert call.rule.find_formula is not None, "the kernel serves no other"
     if x is None or x.dtype not in DTYPES or x.dim() > MOST_DIMENSIONS:
         return None
-    formula = call.rule.find_formula(*others)
-    tensors = [_widened(value) if isinstance(value, Tensor) else None for value in (*others, None)[:2]]
-    if formula is None or not all(value is None or bits.broadcasts(value, x, _WIDE[x.dtype]) for value in tensors):
-        return None
-    if formula.name == "room" and tensors != [None, None]:
+    formula = call.rule.find_formula(*others, **call.parameters)
+    if formula is None:
         return None
     y_kind, *kinds = _FORMULAS[formula.name]
     kinds = [*kinds, *[0] * len(others)] if grad is not None else [y_kind]
     wanted = [kind if want else None for kind, want in zip(kinds, wants)]  # noqa: B905  one more for y
-    has_tensors = tensors[0] is not None, tensors[1] is not None
+    if 0 in wanted:
+        return None
+    tensors = [_widened(value) if isinstance(value, Tensor) else None for value in (*others, None)[:2]]
+    if not all(value is None or bits.broadcasts(value, x, _WIDE[x.dtype]) for value in tensors):
+        return None
+    has_exponential = formula.curve is not None and formula.curve.shape in _KIND_BY_EXPONENTIAL
+    has_b = tensors[1] is not None or formula.b_of_x is not None
+    reads_b = {*wanted}.intersection(_WITH_SLOPE if has_exponential else kinds if has_b else ())
     each = [
-        None if kind is None else _settings_of_formula(call, formula, kind, has_tensors, x.dtype) for kind in wanted
+        kind and _settings_of_formula(call, formula, kind, (tensors[0] is not None, kind in reads_b), x.dtype)
+        for kind in wanted
     ]
-    if 0 in wanted or any(kind and settings is None for kind, settings in zip(wanted, each, strict=True)):
+    if any(kind and settings is None for kind, settings in zip(wanted, each, strict=True)):
         return None
     x = x if formula.of_x is None else formula.of_x(x)
     if grad is not None and (grad.dtype is not x.dtype or grad.shape != x.shape):
         return None
-    a, b = (x if value is None else value for value in tensors)
+    b = tensors[1] if formula.b_of_x is None else formula.b_of_x(x)
+    a = x if tensors[0] is None else tensors[0]
+    if b is None and reads_b:
+        exponent = _settings_of_formula(call, formula, _EXPONENT, (tensors[0] is not None, False), x.dtype)
+        b = run.formula(x, x, a, x, exponent).exp_()
     return [
-        None if settings is None else run.formula(x if grad is None else grad, x, a, b, settings) for settings in each
+        None if settings is None else run.formula(x if grad is None else grad, x, a, x if b is None else b, settings)
+        for settings in each
     ]
 
 

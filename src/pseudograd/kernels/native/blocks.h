@@ -132,16 +132,25 @@ INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule r
     return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
 }
 
-/* The slope of a step at x; 0 where x is NaN or as far away as `farthest`. As ops/steps.py has them. */
-INLINE V NAME(slope_at)(V x, V farthest, Rule rule) {
-    V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.shares[0].down), slope;
-    V u = x / LANE(all)(rule.shares[0].up);
-    u = LANE(select)(LANE(less)(u, zero), zero - u, u);
+/* How far x is away, in widths of a step. */
+INLINE V NAME(widths)(V x, Rule rule) {
+    V u = x / LANE(all)(rule.shares[0].up), zero = LANE(all)(0.0);
+    return LANE(select)(LANE(less)(u, zero), zero - u, u);
+}
+
+/* The slope of a step at x; 0 where x is NaN or as far away as `farthest`. As ops/steps.py has them; e: of BUMP and NORMAL the exponential. */
+INLINE V NAME(slope_at)(V x, V e, V farthest, Rule rule) {
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.shares[0].down), slope, u = NAME(widths)(x, rule);
     if (rule.kind == TENT) {
         slope = LANE(select)(LANE(less)(u, one), (one - u) * height, zero);
     } else if (rule.kind == WITCH) {
         V turn = u * LANE(all)(3.141592653589793);
         slope = one / (turn * turn + one) * height;
+    } else if (rule.kind == NORMAL) {
+        slope = e * height;
+    } else if (rule.kind == BUMP) {
+        V root = one / (e + one);
+        slope = e * (root * root) * LANE(all)(rule.shares[0].down * 4.0);
     } else {
         V root = one / (u + one);
         slope = root * root * height;
@@ -150,8 +159,8 @@ INLINE V NAME(slope_at)(V x, V farthest, Rule rule) {
 }
 
 /* 0 where the slope is 0, whatever grad is. */
-INLINE V NAME(times_slope)(V grad, V x, V farthest, Rule rule) {
-    V zero = LANE(all)(0.0), slope = NAME(slope_at)(x, farthest, rule);
+INLINE V NAME(times_slope)(V grad, V x, V e, V farthest, Rule rule) {
+    V zero = LANE(all)(0.0), slope = NAME(slope_at)(x, e, farthest, rule);
     return LANE(select)(LANE(equal)(slope, zero), zero, grad) * slope;
 }
 
@@ -252,33 +261,52 @@ INLINE M NAME(is_infinite)(V v) {
     return LANE(less)(most, v) | LANE(less)(v, most * LANE(all)(-1.0));
 }
 
+/* The ratio of a loss: at the bound that x is beyond, of which it is at the wrong one for A unless both count; for A < 0 at most the ceiling. */
+INLINE V NAME(clipped_ratio)(V ratio, V x, V a, V low, V high, double on_both_sides, Rule rule) {
+    V zero = LANE(all)(0.0), lowest = LANE(all)(rule.slopes[LOWEST]), highest = LANE(all)(rule.slopes[HIGHEST]);
+    M is_down = LANE(less)(a, zero);
+    if (rule.slopes[CEILING] != 0.0)
+        ratio = LANE(select)(LANE(less)(LANE(all)(rule.slopes[TOP]), x) & is_down, LANE(all)(rule.slopes[CEILING]), ratio);
+    if (on_both_sides == 0.0) highest = LANE(select)(is_down, ratio, highest), lowest = LANE(select)(LANE(less)(zero, a), ratio, lowest);
+    return LANE(select)(LANE(less)(x, low), lowest, LANE(select)(LANE(less)(high, x), highest, ratio));
+}
+
 /* What `rule.formula` says, with x between low and high where shares say what passes. An absent a or b is the number of the formula. They,
    and what they get, are numbers as a lane has them.
 
-   LOSS               minus A (which is a) times the ratio x, clipped where that does not lower the loss; on both sides if the number is 1
-   LOSS_TO_X          its gradient, at most as large as the number, except for an infinite grad
+   LOSS               minus A (which is a) times the ratio x; with a b the clip reads x = log(b), and b is the ratio. See clipped_ratio
+   LOSS_TO_X          its gradient, at most as large as the largest, except for an infinite grad
    ON_GRID            x on a grid of the step a, where 0 has the place b
+   EXPONENT           of x - a, what the slope of a step takes the exponential of, which b is for the next two
    JUMP               x where it is above a, else 0; a gets minus itself times the slope of a step there
-   ROOM               grad times the part of the range, which is the number long, that x has ahead */
+   SURROGATE          grad times the slope of a step
+   ROOM               grad times the part of the range from a to b that x has ahead; an absent a or b is `low` or `high` */
 INLINE void NAME(formula_block)(const T *grads, const T *xs, const LANE(number) *as, const LANE(number) *bs, void *out, V low, V high, Rule rule) {
-    V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0), number = LANE(all)(rule.slopes[NUMBER_AT]);
+    V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0), number = LANE(all)(rule.slopes[ABSENT]);
     ROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V grad = LOAD(grads + i), x = LOAD(xs + i), a = number, b = number, found;
         if (as) memcpy(&a, as + i, sizeof(V));
         if (bs) memcpy(&b, bs + i, sizeof(V));
-        if (rule.formula == LOSS) {
-            V lowest = LANE(select)(LANE(less)(x, low), low, x), highest = LANE(select)(LANE(less)(high, x), high, x);
-            if (rule.slopes[NUMBER_AT] != 0.0) found = LANE(select)(LANE(less)(x, low), low, highest);
-            else found = LANE(select)(LANE(less)(a, zero), lowest, highest);
-            found = found * a * negative;
+        if (rule.formula == LOSS || rule.formula == LOSS_TO_A) {
+            V ratio = NAME(clipped_ratio)(bs ? b : x, x, a, low, high, rule.slopes[ON_BOTH_SIDES], rule);
+            found = ratio * (rule.formula == LOSS ? a : grad) * negative;
         } else if (rule.formula == LOSS_TO_X) {
             NAME(Places) p = NAME(places)(x, low, high, rule.edges);
             V slope = NAME(pulled)(a * negative, NAME(plane)(p, rule.first), NAME(plane)(p, rule.second), rule);
-            V all = grad * slope * x, at_rest = LANE(select)(LANE(equal)(a, zero), LANE(select)(NAME(is_infinite)(x), zero, all), zero);
+            V ratio = bs ? b : x, weight = bs ? NAME(clipped_ratio)(b, x, a, low, high, rule.slopes[IS_LINEAR], rule) : x;
+            if (rule.slopes[CEILING] != 0.0) {
+                V top = LANE(all)(rule.slopes[TOP]);
+                M is_down = LANE(less)(a, zero);
+                slope = LANE(select)(LANE(equal)(x, top) & is_down, slope * LANE(all)(rule.slopes[AT_TOP]), slope);
+                slope = LANE(select)(LANE(less)(top, x) & is_down, zero, slope);
+            }
+            V all = grad * slope * weight, at_rest = LANE(select)(LANE(equal)(a, zero), LANE(select)(NAME(is_infinite)(ratio), zero, all), zero);
             found = LANE(select)(LANE(equal)(slope, zero), at_rest, all);
-            V size = LANE(select)(LANE(less)(found, zero), found * negative, found);
-            V most = LANE(select)(LANE(less)(found, zero), number * negative, number);
-            found = LANE(select)(LANE(less)(number, size), LANE(select)(NAME(is_infinite)(grad), found, most), found);
+            if (rule.slopes[LARGEST] != 0.0) {
+                V most = LANE(all)(rule.slopes[LARGEST]), least = most * negative;
+                V limited = LANE(select)(LANE(less)(most, found), most, LANE(select)(LANE(less)(found, least), least, found));
+                found = LANE(select)(NAME(is_infinite)(grad), found, limited);
+            }
         } else if (rule.formula <= ON_GRID_TO_B) {
             V origin = bs ? LANE(whole)(b) + zero : b, position = x * (one / a), place = LANE(whole)(position) + origin;
             V clamped = LANE(clamp)(place, low, high);
@@ -289,11 +317,17 @@ INLINE void NAME(formula_block)(const T *grads, const T *xs, const LANE(number) 
             else if (rule.formula == ON_GRID_TO_X) found = to_x;
             else if (rule.formula == ON_GRID_TO_A) found = grad * (clamped - origin) - to_x * LANE(select)(is_lost, zero, position);
             else found = (LANE(select)(is_all, zero, to_x) - LANE(select)(is_all, zero, grad)) * a;
+        } else if (rule.formula == EXPONENT) {
+            V u = NAME(widths)(x - a, rule);
+            u = LANE(select)(LANE(less)(u, high), u, zero);
+            found = rule.kind == BUMP ? u * negative : u * u * LANE(all)(-0.5);
+        } else if (rule.formula == SURROGATE_TO_X) {
+            found = NAME(times_slope)(grad, x, b, high, rule);
         } else if (rule.formula <= JUMP_TO_A) {
             M is_off = LANE(less)(x, a) | LANE(equal)(x, a);
             V size = LANE(select)(LANE(less)(x, a), a - x, x - a), inside = LANE(all)(rule.shares[0].up), density;
             M is_inside = LANE(less)(size, inside) | LANE(equal)(size, inside);
-            if (rule.kind) density = NAME(slope_at)(x - a, high, rule);
+            if (rule.kind) density = NAME(slope_at)(x - a, b, high, rule);
             else density = LANE(select)(is_inside, LANE(all)(rule.shares[0].down), zero);
             V jump = LANE(select)(LANE(equal)(density, zero), density, a) * density;
             M is_none = LANE(equal)(density, zero) | (LANE(equal)(jump, zero) & NAME(is_infinite)(grad));
@@ -303,10 +337,16 @@ INLINE void NAME(formula_block)(const T *grads, const T *xs, const LANE(number) 
             else if (rule.formula == JUMP_TO_A) found = to_a;
             else found = passed - to_a;
         } else {
-            V room = NAME(rounded)(NAME(rounded)(LANE(select)(LANE(less)(grad, zero), high - x, x - low)) / number);
+            V least = as ? a : low, most = bs ? b : high, span = NAME(rounded)(most - least);
+            NAME(Places) p = NAME(places_of_any)(x, least, most);
+            M are_crossed = LANE(less)(most, least);
+            V room = NAME(rounded)(NAME(rounded)(LANE(select)(LANE(less)(grad, zero), most - x, x - least)) / span);
             M is_none = (LANE(equal)(room, zero) & NAME(is_infinite)(grad)) | (LANE(equal)(grad, zero) & NAME(is_infinite)(room));
             V scaled = LANE(select)(is_none, zero, grad) * LANE(select)(is_none, zero, room);
-            found = LANE(select)(LANE(equal)(x, x), scaled, grad);
+            V inward = as || bs ? LANE(select)(NAME(blocked)(grad, p.below, p.above), zero, grad) : grad;
+            if (rule.formula == ROOM_TO_A) found = LANE(select)(are_crossed, zero, LANE(select)(p.below, grad, zero));
+            else if (rule.formula == ROOM_TO_B) found = LANE(select)(p.above | (p.below & are_crossed), grad, zero);
+            else found = LANE(select)(NAME(is_infinite)(span), inward, LANE(select)(LANE(less)(zero, span) & LANE(equal)(x, x), scaled, inward));
         }
         if (is_to_sum(rule.formula)) memcpy((LANE(number) *)out + i, &found, sizeof(V));
         else STORE((T *)out + i, found);

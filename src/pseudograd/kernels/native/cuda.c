@@ -202,11 +202,11 @@ static void add_factor(Text *text, double factor, int number) {
 static void add_rule(Text *text, const Rule *rule) {
     add(text, "#define RULE {%d, %d, %d, %d, %d, %d, {", rule->kind, rule->first, rule->second, rule->edges, rule->shares_both, rule->formula);
     for (int k = 0; k < 3; k++) {
-        add(text, "{%d, ", rule->shares[k].kind), add_factor(text, rule->shares[k].up, 2 * k);
-        add(text, ", "), add_factor(text, rule->shares[k].down, 2 * k + 1), add(text, "}%s", k < 2 ? ", " : "}, {");
+        add(text, "{%d, ", rule->shares[k].kind), add_factor(text, rule->shares[k].up, SLOPES + 2 * k);
+        add(text, ", "), add_factor(text, rule->shares[k].down, SLOPES + 2 * k + 1), add(text, "}%s", k < 2 ? ", " : "}, {");
     }
     for (int plane = 0; plane < MOST_PLANES; plane++) add(text, "%d%s", rule->sets[plane], plane < MOST_PLANES - 1 ? ", " : "}, {");
-    for (int k = 0; k < FACTORS; k++) add_factor(text, rule->slopes[k], k), add(text, "%s", k < FACTORS - 1 ? ", " : "}}\n");
+    for (int k = 0; k < SLOPES; k++) add_factor(text, rule->slopes[k], k), add(text, "%s", k < SLOPES - 1 ? ", " : "}}\n");
 }
 
 static int planes_of(const Plan *plan) {
@@ -310,7 +310,7 @@ static void normalise(const Plan *plan, Plan *own) {
         own->rule.shares[k].up = is_constant(rule->shares[k].up) ? rule->shares[k].up : other;
         own->rule.shares[k].down = is_constant(rule->shares[k].down) ? rule->shares[k].down : other;
     }
-    for (int k = 0; k < FACTORS; k++) own->rule.slopes[k] = is_constant(rule->slopes[k]) ? rule->slopes[k] : other;
+    for (int k = 0; k < SLOPES; k++) own->rule.slopes[k] = is_constant(rule->slopes[k]) ? rule->slopes[k] : other;
 }
 
 /* In the context of the device, which is current. */

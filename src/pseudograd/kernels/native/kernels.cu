@@ -141,12 +141,12 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
             stand(x, stand_lows, stand_highs, 0, min, max, rule, code);
             pull_standing(grad, code, out, rule);
         } else if (!HAS_TENSORS && rule.kind >= TENT && rule.kind <= CUSP) {
-            UNROLLED for (int k = 0; k < BLOCK; k++) STORE(out + k, times_slope(LOAD(grad + k), LOAD(x + k), max, rule));
+            UNROLLED for (int k = 0; k < BLOCK; k++) STORE(out + k, times_slope(LOAD(grad + k), LOAD(x + k), max, max, rule));
         } else {
             pull_x_block(grad, x, lows, highs, out, min, max, rule);
         }
     } else if (KIND == STEPS) {
-        V thresholds[FACTORS];
+        V thresholds[SLOPES];
         uint8_t *const each[MOST_PLANES] = {code, code + 1, code + 2};
         UNROLLED for (int t = 0; t < (1 << PLANES) - 1; t++) thresholds[t] = LANE(all)(a.factors[t]);
         step_block(x, each, 0, thresholds, PLANES);

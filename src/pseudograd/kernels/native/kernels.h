@@ -14,7 +14,7 @@ typedef struct {
 
 enum { ENCODE, ENCODE_BETWEEN, PULL_CODE, PULL_X, STEPS, INSIDE, QUANTIZE, MEASURE, FORMULA }; /* kinds of a kernel */
 enum { OF_GRAD, OF_X, OF_LOW, OF_HIGH, INPUTS };
-enum { FACTORS = 8 };
+enum { FACTORS = SLOPES + 6 }; /* the slopes of a rule, and the two factors of each share */
 
 /* What is compiled: constants of a kernel. A factor other than 0 and 1 is an argument. */
 typedef struct {

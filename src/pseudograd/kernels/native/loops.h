@@ -103,7 +103,7 @@ INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthe
     for (int64_t start = 0; start < n; start += 64) {
         T rest[2][64], made[64], *o = NAME(place)(out, start, n, made);
         const T *g = NAME(block)(grad, start, n, rest[0]), *v = NAME(block)(x, start, n, rest[1]);
-        for (int i = 0; i < 64; i += LANE(lanes)) STORE(o + i, NAME(times_slope)(LOAD(g + i), LOAD(v + i), far, rule));
+        for (int i = 0; i < 64; i += LANE(lanes)) STORE(o + i, NAME(times_slope)(LOAD(g + i), LOAD(v + i), far, far, rule));
         NAME(put)(out, start, n, made);
     }
 }
@@ -373,13 +373,21 @@ static void NAME(formula)(const void *grad, const void *x, const void *a, const 
 #if defined(LEVEL) && LEVEL == 2
     (void)grad, (void)x, (void)a, (void)b, (void)out, (void)min, (void)max, (void)rule, (void)n, (void)NAME(formula_by);
 #else
-#define CASE(k) case k: rule.formula = k, NAME(formula_by)(grad, x, a, b, out, min, max, rule, n); break;
-    switch (rule.formula) {
-        CASE(LOSS) CASE(LOSS_TO_X) CASE(ON_GRID) CASE(JUMP) CASE(JUMP_TO_X) CASE(ROOM_TO_X)
-        default: /* The other gradients share two long bodies: gcc leaves out of each call what its condition excludes. */
-            if (rule.formula < JUMP) NAME(formula_by)(grad, x, a, b, out, min, max, rule, n);
-            else NAME(formula_by)(grad, x, a, b, out, min, max, rule, n);
+#define COMPUTE(k, a, b) rule.formula = k, NAME(formula_by)(grad, x, a, b, out, min, max, rule, n)
+#define CASE(k) case k: COMPUTE(k, a, b); break;
+    /* What most programs ask has a loop of its own; losses are never of half precision. */
+    int is_plain = !b && rule.slopes[CEILING] == 0.0 && (rule.formula > LOSS_TO_A || (sizeof(T) > 2 && rule.slopes[LARGEST] == 0.0));
+    if (is_plain && rule.formula <= LOSS_TO_A) rule.slopes[CEILING] = rule.slopes[LARGEST] = 0.0;
+    if (is_plain && rule.formula == LOSS) COMPUTE(LOSS, a, 0);
+    else if (is_plain && rule.formula == LOSS_TO_X) COMPUTE(LOSS_TO_X, a, 0);
+    else if (is_plain && rule.formula == ROOM_TO_X && !a) COMPUTE(ROOM_TO_X, 0, 0);
+    else switch (rule.formula) {
+        CASE(ON_GRID) CASE(JUMP) CASE(JUMP_TO_X)
+        default: /* The others share two long bodies: gcc leaves out of each call what its condition excludes. */
+            if (rule.formula < JUMP) COMPUTE(rule.formula, a, b);
+            else COMPUTE(rule.formula, a, b);
     }
+#undef COMPUTE
 #undef CASE
 #endif
 }

@@ -21,7 +21,7 @@ Nothing else of a tensor is asked than sizes, strides, dtype, memory and device:
 #define HUGE_PAGE (1 << 21) /* bytes */
 #define MOST_HUGE (1 << 27) /* bytes of a tensor that lies in such pages */
 /* In a plan: y, too, is made with one bound, as clamps make it; there is no such bound; two bits for each of three shares. */
-enum { WITH_Y = 1 << 4, NO_MIN = 1 << 11, NO_MAX = 1 << 12, KINDS_OF_SHARES = 13 };
+enum { WITH_Y = 1 << 4, NO_MIN = 1 << 12, NO_MAX = 1 << 13, KINDS_OF_SHARES = 14 };
 #define UNSURE ((int64_t)1 << 60) /* beside an order: y is right but for the sign of zeros */
 #define DECLINED -1               /* in place of an order: no kernel was started on a device */
 
@@ -353,9 +353,8 @@ static int start(const Work *work, int kind, const Tensor *beside) {
     /* An absent bound is infinite. */
     arguments.min = !plan.has_tensors ? work->min : plan.has_low ? 0 : -INFINITY;
     arguments.max = !plan.has_tensors ? work->max : plan.has_high ? 0 : INFINITY;
-    for (int k = 0; k < 3; k++) arguments.factors[2 * k] = shares[k].up, arguments.factors[2 * k + 1] = shares[k].down;
-    arguments.factors[NUMBER_AT] = work->rule.slopes[NUMBER_AT];
-    if (work->rule.kind == STANDING) memcpy(arguments.factors, work->rule.slopes, sizeof(arguments.factors));
+    for (int k = 0; k < 3; k++) arguments.factors[SLOPES + 2 * k] = shares[k].up, arguments.factors[SLOPES + 2 * k + 1] = shares[k].down;
+    memcpy(arguments.factors, work->rule.slopes, sizeof(work->rule.slopes));
     /* Every byte of a plane is written. */
     arguments.blocks = kind == PULL_CODE || kind == PULL_X || !work->first ? (work->numel + 7) / 8 : arguments.apart;
     return !work->numel || cuda_start(beside->index < 0 ? 0 : beside->index, &plan, &arguments, &walks);
@@ -373,7 +372,7 @@ static int run(const Work *work, int kind, const Tensor *beside) {
 
 /* --- the operators -------------------------------------------------------------------------------------------------- */
 
-enum { SHARED = 9, STOOD = 4 + (1 << MOST_PLANES), FORMED = SHARED + 2 }; /* numbers in the settings of a rule, by its kind */
+enum { SHARED = 9, STOOD = 4 + SLOPES, FORMED = SHARED + 1 + SLOPES }; /* numbers in the settings of a rule, by its kind */
 
 /* Of kind STANDING: min, max, plan, the sets of all planes, and the slopes. */
 static int read_standing(const double *found, Work *work, int plan) {
@@ -391,16 +390,16 @@ static int read_standing(const double *found, Work *work, int plan) {
    hand over than tensors do. bits.py says what they mean, native/__init__.py makes them. */
 static int read_settings_of(Value handle, Work *work, int *plan, int formula) {
     Tensor t = tensor((Handle)handle);
-    double found[STOOD];
+    double found[FORMED];
     if (t.dtype != F64 || t.dim != 1 || (formula ? t.numel != FORMED : t.numel != SHARED && t.numel != STOOD) || t.strides[0] != 1) return 0;
     memcpy(found, t.memory, (size_t)t.numel * sizeof(*found));
     *plan = (int)found[2];
     if (t.numel == STOOD) return read_standing(found, work, *plan);
-    if ((*plan >> 8 & 7) == STANDING) return 0;
+    if ((*plan >> 8 & 15) == STANDING) return 0;
     Rule rule = {0};
-    if (formula) rule.formula = (uint8_t)found[SHARED], rule.slopes[NUMBER_AT] = found[SHARED + 1];
+    if (formula) rule.formula = (uint8_t)found[SHARED], memcpy(rule.slopes, found + SHARED + 1, sizeof(rule.slopes));
     if (formula && (found[SHARED] <= NO_FORMULA || found[SHARED] >= FORMULAS)) return 0;
-    rule.first = *plan & 15, rule.second = *plan >> 4 & 15, rule.kind = *plan >> 8 & 7;
+    rule.first = *plan & 15, rule.second = *plan >> 4 & 15, rule.kind = *plan >> 8 & 15;
     rule.edges = ((rule.first | rule.second) & (AT_MIN | AT_MAX)) != 0;
     rule.shares_both = (rule.first & rule.second) != 0;
     for (int k = 0; k < 3; k++) {
@@ -577,14 +576,14 @@ OPERATOR_ANYWHERE(pull_code_operator) {
 }
 
 /* The rule on x, between the numbers of the settings or between the tensors `low` and `high`, which may be x where there is no bound. Of a
-   formula, whose settings have two numbers more, they are its a and b, in the dtype in which it is computed. */
+   formula, whose settings have its kind and its numbers behind, they are its a and b, in the dtype in which it is computed. */
 static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const Tensor *high, Value settings, int formula) {
     int64_t strides[MOST_DIMENSIONS], dim = grad->dim, *sizes = grad->sizes, order;
     int plan;
     Work work = {.numel = grad->numel, .has_tensors = low && !formula};
     if (!is_served(grad) || grad->dtype != x->dtype || !are_together(grad, x) || x->dim > MOST_DIMENSIONS) return nothing();
     if (!read_settings_of(settings, &work, &plan, formula)) return nothing();
-    if (formula ? 0 : low ? work.rule.kind >= TURNED && work.rule.kind <= CUSP : work.rule.kind >= OF_MIN) return nothing();
+    if (!formula && (work.rule.kind >= (low ? BUMP : OF_MIN) || (low && work.rule.kind >= TURNED && work.rule.kind <= CUSP))) return nothing();
     order = order_of(dim == x->dim && grad->numel == x->numel ? x : grad);
     if (!strides_in(order, dim, sizes, strides) || !walk(grad, dim, sizes, order, &work.grad) || !walk(x, dim, sizes, order, &work.x))
         return nothing();

@@ -28,22 +28,25 @@ typedef double number_d;
 
 /* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
    compares it with its own before it calls anything else. */
-enum { VERSION = 7 };
+enum { VERSION = 8 };
 
 enum { FROM_SHARES, TURNED,                              /* kinds of a rule: what the shares say; what reads x and has no code, */
        TENT, WITCH, CUSP,                                /* as have these slopes of a step; */
        STANDING,                                         /* a slope for each code, which knows more regions than four; */
-       OF_MIN, OF_MAX };                                 /* what a tensor of bounds gets, of which no code is made */
+       OF_MIN, OF_MAX,                                   /* what a tensor of bounds gets, of which no code is made; */
+       BUMP, NORMAL };                                   /* slopes of a step with an exponential, which a formula reads */
 enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* regions of x */
 enum { ALIKE, BY_SIGN, NUMBER };                         /* kinds of a share */
-enum { REGIONS = 16, MOST_PLANES = 3 };                  /* of a rule of kind STANDING, in the order of geometry.Pieces */
+enum { REGIONS = 16, MOST_PLANES = 3, SLOPES = 1 << MOST_PLANES };                 /* of a rule of kind STANDING, in the order of geometry.Pieces */
 /* Of a row with a formula of its own, what it gives: see formula_block and geometry.Formula. */
-enum { NO_FORMULA, LOSS, LOSS_TO_X, ON_GRID, ON_GRID_TO_X, ON_GRID_TO_A, ON_GRID_TO_B, JUMP, JUMP_TO_X, JUMP_TO_X_AND_BACK, JUMP_TO_A,
-       ROOM_TO_X, FORMULAS };
-enum { NUMBER_AT = 6 }; /* in the slopes: the number of a formula */
+enum { NO_FORMULA, LOSS, LOSS_TO_X, LOSS_TO_A, ON_GRID, ON_GRID_TO_X, ON_GRID_TO_A, ON_GRID_TO_B, EXPONENT,
+       JUMP, JUMP_TO_X, JUMP_TO_X_AND_BACK, JUMP_TO_A, SURROGATE_TO_X, ROOM_TO_X, ROOM_TO_A, ROOM_TO_B, FORMULAS };
+/* Its numbers, which are its slopes: the one in place of an absent tensor, or those of a loss. Its ceiling is 0 where it has none,
+   and so is the largest gradient of x. */
+enum { ABSENT, ON_BOTH_SIDES = 0, LOWEST, HIGHEST, TOP, CEILING, AT_TOP, IS_LINEAR, LARGEST };
 
-/* What a and b get is summed before it is rounded: of half precision it leaves in float32. */
-INLINE int is_to_sum(int formula) { return formula == ON_GRID_TO_A || formula == ON_GRID_TO_B || formula == JUMP_TO_A; }
+/* What a and b get is summed before it is rounded, and an exponential takes what is not: of half precision they leave in float32. */
+INLINE int is_to_sum(int formula) { return formula == EXPONENT || formula == ON_GRID_TO_A || formula == ON_GRID_TO_B || formula == JUMP_TO_A; }
 
 /* What x gets: up * grad where grad > 0, down * grad where grad < 0, and grad where it is neither; of kind ALIKE up * grad, of kind NUMBER
    up itself. A factor of 0 gives 0, also where grad is infinite or NaN. */
@@ -63,7 +66,7 @@ typedef struct {
                               up of OF_MIN and OF_MAX: what the bound gets where x is at it, for which `first` says whether there is a min;
                               up and down of a slope: its width and its height, also in a formula. Of a grid: see quantize_block */
     uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions that have the bit of each plane, */
-    double slopes[1 << MOST_PLANES]; /* and what each code gives, as a factor of grad */
+    double slopes[SLOPES]; /* and what each code gives, as a factor of grad */
 } Rule;
 
 /* Those that most programs use, for which there are loops of their own. */
