@@ -130,7 +130,7 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
     ) -> Gradients:
         wants_x, wants_min, wants_max = wants
         edge = "closed" if ignores_edge else edge
-        masks = [x < y, x > y]
+        masks = _outside(x, y, min, max)
         if edge != "closed" or wants_min or wants_max:
             at = x == y
             for bound in (min, max):
@@ -155,6 +155,14 @@ def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull
         return grad_x, grad_min, grad_max
 
     return pull
+
+
+def _outside(x: Tensor, y: Tensor, low: Bound, high: Bound) -> list[Tensor]:
+    """Is x below the range, is it above? A compiler that compares x with numbers need not compute y in the backward, which takes longer."""
+    if not (is_compiling() and x.is_cpu) or isinstance(low, Tensor) or isinstance(high, Tensor):
+        return [x < y, x > y]
+    low, high = -torch.inf if low is None else low, torch.inf if high is None else high
+    return [x < min(low, high), x > high]  # a rewritten call may have crossed bounds: then y is high
 
 
 def in_one_byte(masks: list[Tensor]) -> list[Tensor]:
