@@ -83,6 +83,18 @@ def test_on_a_side_stream_and_in_a_thread(name: str) -> None:
     assert all(same(ours, expected) for ours in found)
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one device")
+@pytest.mark.parametrize("name", CALLS)
+def test_on_a_device_that_is_not_the_current_one(name: str) -> None:
+    call, (x, grad) = CALLS[name], numbers()
+    expected, current = by_formula(call, x, grad), torch.cuda.current_device()
+    for device in ("cuda:1", "cuda:0", "cuda:1"):
+        ours = gradients(call, x.to(device), grad.to(device))
+        assert {tensor.device for tensor in ours} == {torch.device(device)}
+        assert same([tensor.to(x.device) for tensor in ours], expected)
+        assert torch.cuda.current_device() == current
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_a_graph_replays_with_other_numbers(name: str) -> None:
     call, (x, grad) = CALLS[name], numbers()
