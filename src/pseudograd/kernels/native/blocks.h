@@ -319,7 +319,6 @@ INLINE void NAME(formula_block)(const T *grads, const T *xs, const LANE(number) 
             else found = (LANE(select)(is_all, zero, to_x) - LANE(select)(is_all, zero, grad)) * a;
         } else if (rule.formula == EXPONENT) {
             V u = NAME(widths)(x - a, rule);
-            u = LANE(select)(LANE(less)(u, high), u, zero);
             found = rule.kind == BUMP ? u * negative : u * u * LANE(all)(-0.5);
         } else if (rule.formula == SURROGATE_TO_X) {
             found = NAME(times_slope)(grad, x, b, high, rule);
