@@ -19,7 +19,7 @@ ROUNDINGS = 16  # a sum may differ by this many times the epsilon of its dtype
 ROUNDINGS_COMPILED = 128  # the same under a compiler, which joins loops and keeps some sums in another dtype
 LARGEST_ROUNDING = 0.15  # the limit of these products: for bfloat16, 16 epsilons are 0.13 and 128 are 1
 _NOISE_FACTOR = 10  # rounding may be this many times the distance that another order of sums causes
-_LEVEL_FACTOR = 30  # rounding may be this many times the usual distance of the events before
+_USUAL_FACTOR = 30  # rounding may be this many times the usual distance of the events before
 _LEAF_NOISE = 1e-6  # another order of sums moves a parameter's gradient at least by this distance
 ALIKE_LOSSES = 1e-5  # losses up to this distance are alike
 _SUM_ROUNDING = 1e-12  # a smaller distance comes from the sums of the digest themselves
@@ -70,10 +70,9 @@ def compare_events(
             rounding.add_noise(old.steps[step], run.steps.get(step, []))
         in_new = {event.key: (at, event) for at, event in enumerate(new.steps[step])}
         in_both = {event.key for event in old.steps[step]} & in_new.keys()
-        # Events that only one run has: since the last event that agrees, and before it. Of those before it, an event whose line agrees
-        # later is dropped.
-        only_old: list[Event] = []
-        before: tuple[list[Event], list[Event]] = ([], [])
+        only_old: list[Event] = []  # since the last event that agrees
+        # The events that only one run has, before the last event that agrees. If a later event of the same line agrees, they are dropped.
+        earlier_extra: tuple[list[Event], list[Event]] = ([], [])
         unmatched, position = set[object](), 0
         for event in _drop_leaves(old.steps[step]):
             if event.key not in in_both:
@@ -88,14 +87,14 @@ def compare_events(
                 if step < since:
                     continue
                 is_reordered = at < position or len(only_new) < len(passed)
-                extra = (only_old, only_new) if only_old or only_new or is_reordered else before
+                extra = (only_old, only_new) if only_old or only_new or is_reordered else earlier_extra
                 old_extra, new_extra = (tuple(each for each in events if each.key not in harmless) for events in extra)
                 first = Difference(step, event, other, max(distances), old_extra, new_extra, is_reordered)
                 return Comparison(first, rounding.largest, count, tuple(other_ops))
             rounding.add(distances)
             other_ops.update(dict.fromkeys(each.origin.where for each in only_old))
             unmatched.update(each.key for each in (*only_old, *only_new))
-            for events, added in zip(before, (only_old, only_new), strict=True):
+            for events, added in zip(earlier_extra, (only_old, only_new), strict=True):
                 events[:] = [each for each in (*events, *added) if each.line != event.line]
             only_old, position = [], at + 1
         harmless |= unmatched
@@ -134,7 +133,7 @@ class _Rounding:
 
 
 def find_other_ops(old: Recording, new: Recording) -> Difference | None:
-    """The events that only one run has, at the end of the last step that both recorded. For two runs without another difference."""
+    """The last events of both runs, if they differ: after the last event that both have. For two runs without another difference."""
     steps = old.steps.keys() & new.steps.keys()
     if not steps:
         return None
@@ -187,15 +186,15 @@ def _are_equal(a: float, b: float) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b))
 
 
-def is_beyond_rounding(distance: float, digest: Digest, noise: float, level: float, roundings: int = ROUNDINGS) -> bool:
-    """Is this distance larger than rounding? Integers are exact as long as no earlier value was rounded differently."""
+def is_beyond_rounding(distance: float, digest: Digest, noise: float, usual: float, roundings: int = ROUNDINGS) -> bool:
+    """Is this distance larger than rounding? noise, usual: the distances that rounding causes at this event, and at earlier ones."""
     if distance == 0.0:
         return False
     epsilon = _EPSILON.get(digest.shape.split()[0])
-    if epsilon is None:
-        return level == 0.0 and distance > _NOISE_FACTOR * noise
+    if epsilon is None:  # integers are exact as long as no earlier value was rounded differently
+        return usual == 0.0 and distance > _NOISE_FACTOR * noise
     precision = max(ROUNDINGS * epsilon, min(roundings * epsilon, LARGEST_ROUNDING))
-    return distance > max(precision, _NOISE_FACTOR * noise, _LEVEL_FACTOR * level)
+    return distance > max(precision, _NOISE_FACTOR * noise, _USUAL_FACTOR * usual)
 
 
 def shorten(run: Recording, last: int | None) -> Recording:
@@ -224,17 +223,17 @@ def last_loss(run: Recording) -> float | None:
     return sum(run.losses[-1]) if run.losses and run.losses[-1] else None
 
 
-def first_loss(
-    old: Recording, new: Recording, noises: Sequence[Recording] = (), growth: float = _LEVEL_FACTOR
+def first_differing_step(
+    old: Recording, new: Recording, noises: Sequence[Recording] = (), growth: float = _USUAL_FACTOR
 ) -> int | None:
     """The first step, counted from 1, whose losses differ by more than rounding. growth: by this factor rounding may grow in a step."""
     noise_distances = [loss_distances(old, noise) for noise in noises]
-    level = worst = 0.0
+    largest = largest_noise = 0.0
     for at, distance in enumerate(loss_distances(old, new)):
-        worst = max(worst, *(noise[at] for noise in noise_distances if at < len(noise)), 0.0)
-        if distance > max(ALIKE_LOSSES, _NOISE_FACTOR * worst, growth * level):
+        largest_noise = max(largest_noise, *(noise[at] for noise in noise_distances if at < len(noise)), 0.0)
+        if distance > max(ALIKE_LOSSES, _NOISE_FACTOR * largest_noise, growth * largest):
             return at + 1
-        level = max(level, distance)
+        largest = max(largest, distance)
     return None
 
 
@@ -243,7 +242,7 @@ def train_alike(old: Recording, new: Recording, noises: Sequence[Recording] = ()
 
     If no parameter keeps a gradient, for example because torch.func computes it, all values count.
     """
-    if first_loss(old, new, noises) is not None:
+    if first_differing_step(old, new, noises) is not None:
         return False
     if keeps_gradients(old) or keeps_gradients(new):
         return same_leaves(old, new, noises, roundings)
@@ -256,22 +255,21 @@ def keeps_gradients(run: Recording) -> bool:
 
 def same_leaves(old: Recording, new: Recording, noises: Sequence[Recording] = (), roundings: int = ROUNDINGS) -> bool:
     """Did the parameters get the same gradients in the steps that both runs recorded?"""
-    runs = (old, new, noises[0] if noises else old)
+    noise = noises[0] if noises else old
     return all(
-        _are_same_leaves([leaves_of(run, step) for run in runs], roundings)
+        _are_same_leaves(leaves_of(old, step), leaves_of(new, step), leaves_of(noise, step), roundings)
         for step in old.steps.keys() & new.steps.keys()
     )
 
 
-def _are_same_leaves(leaves: list[list[Digest]], roundings: int) -> bool:
-    """leaves: the gradients of the two runs and of the noise run. If they arrived in another order, they are sorted first."""
-    old, new, noise = leaves
+def _are_same_leaves(old: list[Digest], new: list[Digest], noise: list[Digest], roundings: int) -> bool:
+    """Are the gradients of two runs the same? They may come in another order. noise: those of a run in which rounding alone differs."""
     noises = [digest_distance(a, b) for a, b in zip(old, noise, strict=False)]
     rows = list(zip(old, [*noises, *[0.0] * (len(old) - len(noises))], strict=True))
     if [digest.shape for digest in old] != [digest.shape for digest in new]:
         rows, new = sorted(rows, key=lambda row: _sort_key(row[0])), sorted(new, key=_sort_key)
     return len(rows) == len(new) and not any(
-        is_beyond_rounding(digest_distance(a, b), a, max(noise_distance, _LEAF_NOISE), 0.0, roundings)
+        is_beyond_rounding(digest_distance(a, b), a, max(noise_distance, _LEAF_NOISE), usual=0.0, roundings=roundings)
         for (a, noise_distance), b in zip(rows, new, strict=True)
     )
 
@@ -294,7 +292,7 @@ def may_have_grown(
     """Does the difference begin after the first update, or do the losses drift further apart than rounding alone drives them?"""
     steps = [] if step is None else [step]
     steps += [] if comparison.first is None else [comparison.first.step]
-    return min(steps) > 1 if steps else first_loss(old, new, noises, growth=0.0) is not None
+    return min(steps) > 1 if steps else first_differing_step(old, new, noises, growth=0.0) is not None
 
 
 @dataclass(frozen=True)
@@ -314,13 +312,15 @@ def explain_growth(old: Recording, new: Recording, noises: Sequence[Recording]) 
     divergence = _find_divergence(old, new)
     if divergence is None or not noises:
         return None
-    step, most = divergence
-    summary = f"the losses of the two runs differ from step {step} on, by up to {most}"
-    if first_loss(old, new, noises, growth=0.0) is not None:
+    step, largest = divergence
+    summary = f"the losses of the two runs differ from step {step} on, by up to {largest}"
+    if first_differing_step(old, new, noises, growth=0.0) is not None:
         why = "No single call differs by more than rounding, and rounding alone makes the losses differ less"
         return Growth(False, (f"{summary}. {why}",)) if len(noises) > 1 else None
-    divergences = {name: _find_divergence(old, run) for name, run in zip((OTHER_ORDER, SHAKEN), noises, strict=False)}
-    alone = [f"with {name} from step {part[0]} on, by up to {part[1]}" for name, part in divergences.items() if part]
+    alone = []
+    for name, run in zip((OTHER_ORDER, SHAKEN), noises, strict=False):
+        if (divergence := _find_divergence(old, run)) is not None:
+            alone.append("with {} from step {} on, by up to {}".format(name, *divergence))
     if not alone:
         return None
     why = f"two runs under torch {old.torch} alone differ, too: {'; '.join(alone)}"
@@ -333,19 +333,20 @@ def explain_growth(old: Recording, new: Recording, noises: Sequence[Recording]) 
 def explain_equality(old: Recording, mended: Recording) -> str:
     """Say how equal two runs are that differ at most by the effect of another order of sums. This effect can be large."""
     divergence = _find_divergence(old, mended)
-    if divergence is None and not keeps_gradients(old):
-        return f"{'the losses' if any(old.losses) else 'all values'} are equal, except for rounding"
-    if divergence is None:
+    if divergence is not None:
+        _, largest = divergence
+        return f"losses and gradients differ no more than with another order of sums: the losses by up to {largest}"
+    if keeps_gradients(old):
         return "the losses are equal, and so are the gradients of the parameters"
-    return f"losses and gradients differ no more than with another order of sums: the losses by up to {divergence[1]}"
+    return f"{'the losses' if any(old.losses) else 'all values'} are equal, except for rounding"
 
 
 def _find_divergence(old: Recording, new: Recording) -> tuple[int, str] | None:
-    """The first step whose losses are not alike, and the largest distance, as text."""
+    """The first step whose losses are not alike, and the largest distance, as text. None if the losses are alike in every step."""
     distances = loss_distances(old, new)
     first = next((step for step, distance in enumerate(distances, start=1) if distance > ALIKE_LOSSES), None)
     if first is None:
         return None
-    most = max(filter(math.isfinite, distances), default=0.0)
+    largest = max(filter(math.isfinite, distances), default=0.0)
     note = "" if all(map(math.isfinite, distances)) else ", and in some steps only one run has a finite loss"
-    return first, f"{100 * most:.2g} %{note}"
+    return first, f"{100 * largest:.2g} %{note}"

@@ -48,7 +48,7 @@ print(json.dumps([sys.version, sys.base_prefix, rows]))
 """
 
 
-def _wrong(argument: str, requirement: str, got: str, remedy: str | None = None) -> ValueError:
+def _usage_error(argument: str, requirement: str, got: str, remedy: str | None = None) -> ValueError:
     return ValueError(must("upgrade", argument, requirement, got, remedy))
 
 
@@ -66,7 +66,7 @@ def find_environments(old: str | None, new: str | None) -> tuple[Interpreter, In
     if first.python != second.python:
         versions = [".".join(map(str, interpreter.python)) for interpreter in (first, second)]
         remedy = f"It is Python {versions[1]}; --to torch==VERSION makes an environment of the same Python"
-        raise _wrong("--to", f"have the Python of --from, {versions[0]}", second.path, remedy)
+        raise _usage_error("--to", f"have the Python of --from, {versions[0]}", second.path, remedy)
     return first, second
 
 
@@ -78,9 +78,9 @@ def find_environment(argument: str, text: str, base: Interpreter | None = None) 
     requirement = "".join(text.split())
     version = requirement.removeprefix("torch==")
     if _EXACT.fullmatch(requirement) is None:
-        raise _wrong(argument, "be an interpreter or torch==VERSION", text, "Write torch==2.15.0")
+        raise _usage_error(argument, "be an interpreter or torch==VERSION", text, "Write torch==2.15.0")
     if parse_version(version) < OLDEST_TORCH:
-        raise _wrong(argument, "have torch 2.8 or later", text)
+        raise _usage_error(argument, "have torch 2.8 or later", text)
     if version in (base.torch, base.torch.partition("+")[0]):
         return base
     return _find_or_make(argument, requirement, base)
@@ -116,7 +116,7 @@ def python_of(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Package:
-    """words: the arguments for the installer. is_bound: it requires certain versions of torch, so another torch may need another of it."""
+    """words: the arguments for the installer. is_bound: it works with some versions of torch only, so the installer chooses its version."""
 
     name: str
     words: tuple[str, ...]
@@ -130,13 +130,13 @@ def list_packages(rows: Mapping[str, tuple[str, Mapping[str, object] | None, Seq
         key = re.sub(r"[-_.]+", "-", name).lower()
         if key == "torch" or key in _TOOLS or key.startswith(_WITH_TORCH):
             continue
-        is_bound = any(map(_binds, requirements))
+        is_bound = any(map(_excludes_versions, requirements))
         words = (url and _words_of_url(name, url)) or ((name,) if is_bound else (f"{name}=={version}",))
         packages.append(Package(name, words, is_bound))
     return packages
 
 
-def _binds(requirement: str) -> bool:
+def _excludes_versions(requirement: str) -> bool:
     """Does this requirement of a package exclude later or other versions of torch?"""
     text, _, marker = requirement.partition(";")
     is_torch = re.match(r"torch\s*(\[.*\]\s*)?\(?\s*[=<>~!]", text)
@@ -162,7 +162,7 @@ def _find_or_make(argument: str, requirement: str, base: Interpreter) -> Interpr
     try:
         version, prefix, rows = json.loads(run_python(base.path, _LIST).stdout)
     except (ValueError, subprocess.TimeoutExpired) as error:
-        raise _wrong(argument, "be made from a list of packages", base.path) from error
+        raise _usage_error(argument, "be made from a list of packages", base.path) from error
     packages = list_packages(rows)
     identity = json.dumps([requirement, version, prefix, sorted(package.words for package in packages)])
     folder = cache_folder() / "upgrade" / hashlib.sha256(identity.encode()).hexdigest()[:16]
@@ -170,8 +170,8 @@ def _find_or_make(argument: str, requirement: str, base: Interpreter) -> Interpr
         _tell(f"{argument} {requirement}: the environment of an earlier command, {folder}")
     else:
         _make(argument, requirement, base, packages, folder)
-    for line in json.loads((folder / _MISSING).read_text(encoding="utf-8")):
-        _tell(line)
+    for remark in json.loads((folder / _MISSING).read_text(encoding="utf-8")):
+        _tell(remark)
     return find_interpreter(argument, str(python_of(folder)))
 
 
@@ -187,19 +187,19 @@ def _is_usable(folder: Path) -> bool:
 def _make(argument: str, requirement: str, base: Interpreter, packages: Sequence[Package], folder: Path) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        part = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     except OSError as error:
         remedy = f"{error.strerror}: PSEUDOGRAD_CACHE names another folder"
-        raise _wrong(argument, "lie where files can be written", str(folder), remedy) from error
+        raise _usage_error(argument, "lie where files can be written", str(folder), remedy) from error
     try:
-        _Maker(argument, requirement, base.path, part).make(packages)
+        _Maker(argument, requirement, base.path, unfinished).make(packages)
         with hold_signals():
             if not _is_usable(folder):  # another command may have made it meanwhile
                 shutil.rmtree(folder, ignore_errors=True)
-                part.rename(folder)
+                unfinished.rename(folder)
     finally:
         with hold_signals():
-            shutil.rmtree(part, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _tell(text: str) -> None:
@@ -225,9 +225,9 @@ class _Maker:
         self.folder.rmdir()
         if error := self._run([*self._create, str(self.folder)]):
             remedy = f"{error}. Make it yourself, and name its interpreter"
-            raise _wrong(self.argument, "be an environment that can be made", self.requirement, remedy)
+            raise _usage_error(self.argument, "be an environment that can be made", self.requirement, remedy)
         if error := self._install(self.requirement):
-            raise _wrong(self.argument, "be a torch that can be installed", self.requirement, error)
+            raise _usage_error(self.argument, "be a torch that can be installed", self.requirement, error)
         self._install_exactly([package for package in packages if not package.is_bound])
         bound = [package for package in packages if package.is_bound]
         # torch is required again, because the packages above may have replaced a package that torch needs.

@@ -18,7 +18,8 @@ class MovedLines:
 
     def __init__(self, old_folders: Sequence[str], new_folders: Sequence[str]) -> None:
         # A folder may be inside another one, so longer paths come first.
-        self._folders = [sorted(folders, key=len, reverse=True) for folders in (old_folders, new_folders)]
+        self._old_folders = sorted(old_folders, key=len, reverse=True)
+        self._new_folders = sorted(new_folders, key=len, reverse=True)
 
     def align(self, run: Recording) -> Recording:
         """The run of the newer environment, whose events get the lines of the older environment."""
@@ -28,11 +29,12 @@ class MovedLines:
 
     def _find_old_line(self, where: str) -> str:
         file, _, number = where.rpartition(":")
-        new_folders = self._folders[1]
-        name = next((file[len(folder) + 1 :] for folder in new_folders if file.startswith(folder + os.sep)), file)
-        if not number.isdigit() or os.path.isfile(name):  # the program's own, in the current folder
+        folders = (folder for folder in self._new_folders if file.startswith(folder + os.sep))
+        name = next((file[len(folder) + 1 :] for folder in folders), file)
+        is_of_program = os.path.isfile(name)  # in the current folder
+        if is_of_program or not number.isdigit():
             return where
-        old_file, new_file = (_find_file(name, folders) for folders in self._folders)
+        old_file, new_file = _find_file(name, self._old_folders), _find_file(name, self._new_folders)
         if old_file is None or new_file is None:
             return where
         lines = match_lines(old_file, new_file)

@@ -67,9 +67,9 @@ def known_change(origin: Origin, old: Recording, new: Recording) -> str:
 
 
 def find_kink(old: Recording, new: Recording, pinned: Recording) -> Difference | None:
-    """The first backward call whose convention torch changed and that returns another gradient under the pin, though it gets the same one.
+    """The first node whose convention torch changed, and which returns another gradient under the pin though it gets the same one.
 
-    It is a call of the newer torch, and of the newer torch under the pin.
+    new, pinned: runs of the newer torch, without and with the pin.
     """
     for step in sorted(new.steps.keys() & pinned.steps.keys()):
         pinned_events: dict[object, list[Event]] = {}
@@ -80,7 +80,7 @@ def find_kink(old: Recording, new: Recording, pinned: Recording) -> Difference |
             other = same_place.pop() if same_place else None
             if other is None:
                 continue
-            gets_same = other.tensors[0] == event.tensors[0]
+            gets_same = other.tensors[0] == event.tensors[0]  # the first tensor is the gradient that arrives
             if gets_same and known_change(event.origin, old, new):
                 distance = max(map(digest_distance, event.tensors, other.tensors))
                 if distance:
@@ -146,7 +146,7 @@ def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
 
 
 def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
-    """The run to keep, and why; "" for the older run, which is kept if the losses end alike. If it is unclear, None and why."""
+    """The run to keep, or None if that is unclear; and the reason. The older run is kept without a reason, also if the losses end alike."""
     old_fault, new_fault = _describe_fault(old), _describe_fault(new)
     if old_fault and new_fault:
         return None, f"{old_fault} under torch {old.torch}, and {new_fault} under torch {new.torch}: no pin mends that"
@@ -155,18 +155,20 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
     if new_fault:
         return old, ""
     is_ascent = any("maximize=True" in event.options for events in old.steps.values() for event in events)
-    sign, levels = -1 if is_ascent else 1, [_loss_levels(run) for run in (old, new)]
-    # By the mean of the last losses and by the last loss: 1 if the newer torch ends better, -1 if the older does.
-    votes = {sign * _compare_sizes(*pair) for pair in zip(levels[0][1:], levels[1][1:], strict=True)} - {0}
+    sign = -1 if is_ascent else 1
+    old_levels, new_levels = ([sign * level for level in _loss_levels(run)] for run in (old, new))
+    ends = [*zip(old_levels[1:], new_levels[1:], strict=True)]
+    is_old_better = any(_is_lower(old_end, new_end) for old_end, new_end in ends)
+    is_new_better = any(_is_lower(new_end, old_end) for old_end, new_end in ends)
     old_broken, new_broken = _count_broken_steps(old), _count_broken_steps(new)
-    unclear, better = "", new if 1 in votes else old
+    unclear, better = "", new if is_new_better else old
     if old_broken > new_broken:
         better = new
         counts = f"{counted(old_broken, 'step')} under torch {old.torch} and in {new_broken} under torch {new.torch}"
         reason = f"gradients of parameters are not finite in {counts}"
-        if -1 in votes:
+        if is_old_better:
             unclear = f"{reason}, and the loss ends better under torch {old.torch}"
-    elif not votes:
+    elif not (is_old_better or is_new_better):
         return old, ""
     else:
         reason = f"the loss ends {'higher' if is_ascent else 'lower'} under torch {new.torch}"
@@ -175,9 +177,9 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
             unclear = f"the losses end better under torch {better.torch}, but no parameter gets a gradient there"
         elif _trains_in_turn(old):
             unclear = "several losses are trained in turn"
-        elif all(sign * last > sign * start for start, _, last in levels):
+        elif all(last > start for start, _, last in (old_levels, new_levels)):
             unclear = f"the last loss is {'below' if is_ascent else 'above'} the first under both"
-        elif len(votes) == 2:
+        elif is_old_better and is_new_better:
             unclear = "the losses cross"
     if unclear:
         advice = "so they do not say which is better: judge by a figure of your own before you pin anything"
@@ -186,6 +188,7 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
 
 
 def _describe_fault(run: Recording) -> str:
+    """Why this run is no good training: it failed, or its last loss is not finite. Empty if there is no such fault."""
     if run.status:
         return f"it ends with status {run.status}"
     last = last_loss(run)
@@ -211,9 +214,9 @@ def _loss_levels(run: Recording) -> tuple[float, float, float]:
     return start, end, totals[-1]
 
 
-def _compare_sizes(a: float, b: float) -> int:
-    """1 if a is larger than b, -1 if it is smaller, 0 if losses of these sizes are alike."""
-    return 0 if abs(a - b) <= ALIKE_LOSSES * max(abs(a), abs(b)) else 1 if a > b else -1
+def _is_lower(a: float, b: float) -> bool:
+    """Is loss a lower than loss b, by so much that they are not alike?"""
+    return b - a > ALIKE_LOSSES * max(abs(a), abs(b))
 
 
 def _trains_in_turn(run: Recording) -> bool:

@@ -41,11 +41,9 @@ _UNWRITTEN = "empty empty_like empty_strided empty_permuted new_empty new_empty_
 _COPIES = "cpu cuda to float double half bfloat16 type requires_grad_ grad data"
 _VIEW_FUNCTIONS = {*_VIEWS.split(), "requires_grad_", "data"}
 _UNWRITTEN_FUNCTIONS = {*_UNWRITTEN.split()}
-_COPYING_FUNCTIONS = {
-    *_VIEWS.split(),
-    *_COPIES.split(),
-}  # a program may call them after its last step, to keep a result
-ATTACHED = "pseudograd upgrade"  # the mark of a node that has a hook
+# A program may call these after its last step, to keep a result.
+_COPYING_FUNCTIONS = {*_VIEWS.split(), *_COPIES.split()}
+ATTACHED = "pseudograd upgrade"  # the key of a node's metadata that says: it has a hook
 Arguments = tuple[object, ...]
 Settings = Mapping[str, Any]
 
@@ -78,11 +76,9 @@ class Recorder(Subscriber):
         self.losses: list[list[float]] = []
         # Backwards of all threads add events. So each event has its own digests, and one assignment exchanges the list.
         self._events: list[tuple[Origin, str, list[tuple[str, digests.Digest]]]] = []
-        self._digests = 0  # in these events
+        self._digest_count = 0  # of these events
         self._depth = 0  # of backwards that run inside each other
         self.full_step: int | None = None  # the first step with events that no digest was taken of
-
-    # --- events ---------------------------------------------------------------------------------------------------------
 
     def _origin(self, kind: str, op: str, location: frames.Location) -> Origin:
         origin = self._origins.get((kind, op, location))
@@ -96,26 +92,24 @@ class Recorder(Subscriber):
         """Add an event: its origin, its options, and for each tensor its dtype, shape and digest."""
         tensors = []
         for value in values:
-            if digests.is_readable(value) and self._digests == MOST_DIGESTS:
+            if digests.is_readable(value) and self._digest_count == MOST_DIGESTS:
                 self.full_step = self.full_step or self.step
             elif digests.is_readable(value):
-                self._digests += 1
+                self._digest_count += 1
                 shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
                 tensors.append((shape, digests.digest(value)))
         if tensors:
             self._events.append((origin, options, tensors))
 
     def _fetch_events(self) -> None:
-        events, self._events, self._digests = self._events, [], 0
+        events, self._events, self._digest_count = self._events, [], 0
         numbers = iter(digests.fetch([digest for _, _, tensors in events for _, digest in tensors]))
         fetched = self.steps.setdefault(self.step, [])
         for origin, options, tensors in events:
             fetched.append(Event(origin, options, tuple(Digest(shape, next(numbers)) for shape, _ in tensors)))
 
     def _drop_events(self) -> None:
-        self._events, self._digests = [], 0
-
-    # --- calls and nodes ------------------------------------------------------------------------------------------------
+        self._events, self._digest_count = [], 0
 
     def before_call(self, function: object, args: Arguments, kwargs: Mapping[str, object] | None) -> object:
         ranges = self._ranges
@@ -129,7 +123,7 @@ class Recorder(Subscriber):
     def after_call(
         self, function: object, args: Arguments, kwargs: Mapping[str, object] | None, result: object, before: Any
     ) -> None:
-        if before is None:
+        if before is None:  # `before_call` failed
             return
         with without_torch_function():
             tensors, name = _result_tensors(result), function_name(function)
@@ -138,15 +132,15 @@ class Recorder(Subscriber):
             with quietly():
                 location = self._locations.here(3)
                 origin = self._origin(FORWARD, name, location)
-                is_import = origin.where.startswith("<frozen importlib")  # torch's own, which differ between versions
-                if name not in _VIEW_FUNCTIONS and self.hears_values() and not is_import:
+                is_in_import = origin.where.startswith("<frozen importlib")  # imports of torch differ between versions
+                if name not in _VIEW_FUNCTIONS and self.hears_values() and not is_in_import:
                     self._add(origin, tensors, describe_options(args, kwargs or {}))
                 if any(map(is_wrapped, tensors)):  # a transform of torch.func hides the nodes
                     result = [below_wrappers(tensor) for tensor in tensors]
                 self._attach_all(sorted(self._ranges.since(before, result), key=number_of), location)
 
     def hears_values(self) -> bool:
-        """False in threads that the program starts, as threads have no order. Their calls only give lines to the nodes that they make."""
+        """Are this thread's calls events? Not in threads that the program starts: these have no order, and only give lines to nodes."""
         return threading.get_ident() == self._thread
 
     def _attach_all(self, new_nodes: Iterable[nodes.GraphNode], location: frames.Location) -> None:
@@ -179,8 +173,6 @@ class Recorder(Subscriber):
                 parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
                 options = _describe_groups(optimiser)
                 self._add(self._origin(UPDATE, f"{type(optimiser).__name__}.step", location), parameters, options)
-
-    # --- backwards ------------------------------------------------------------------------------------------------------
 
     def on_backward(self, roots: Any, grads: object, inputs: object) -> Callable[[object], object]:
         listener = None if self.listener_of_backward is None else self.listener_of_backward()
@@ -295,7 +287,7 @@ def describe_options(args: Arguments, kwargs: Mapping[str, object]) -> str:
 
 
 def _describe_groups(optimiser: Optimizer) -> str:
-    """The settings of an optimiser now, which a schedule may have changed. Those of several groups are separated by "/"."""
+    """The present settings of an optimiser, as text. Those of several groups are separated by "/"."""
     texts = []
     for name in optimiser.defaults:
         values = dict.fromkeys(group[name] for group in optimiser.param_groups if _is_plain(group.get(name, ())))

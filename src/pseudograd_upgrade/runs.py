@@ -23,10 +23,8 @@ from pseudograd.wording import counted
 from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, SuiteRun, load_recording, load_suite
 
 _OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 8)
-_SECONDS = 60
-# The most runs for one answer: three, three of rounding, four around the first loss that differs; then pins and the call alone, or lines
-# left out.
-MOST_RUNS, MOST_RUNS_OF_ROUTES = 17, 22
+_SECONDS = 60  # for a short program
+MOST_RUNS, MOST_RUNS_OF_ROUTES = 17, 22  # that one answer can need
 _LAST_LINES = 12  # that an answer shows
 _DESCRIBE = """
 import importlib.metadata, importlib.util, json, re, sys
@@ -181,18 +179,18 @@ class Runner:
 
     def run(self, interpreter: Interpreter, schedule: Schedule) -> Recording:
         """Run the program once."""
-        self.announce(interpreter.describe(schedule))
+        self._count_run(interpreter.describe(schedule))
         done = self.launch(interpreter, schedule)
         self._announce_cost(MOST_RUNS_OF_ROUTES if interpreter.route else MOST_RUNS)
-        nothing = {"torch": interpreter.torch, "steps": {}, "losses": []}
-        content = next((part.content for part in done.parts if part.is_main and part.content), nothing)
+        empty = {"torch": interpreter.torch, "steps": {}, "losses": []}
+        content = next((part.content for part in done.parts if part.is_main and part.content), empty)
         recording = load_recording(content, done.status, done.last_lines(_LAST_LINES), dict.fromkeys(done.errors))
         return replace(recording, torch=interpreter.label(recording.torch))
 
     def run_suite(self, interpreter: Interpreter, schedule: Schedule, tests: Sequence[str] | None = None) -> SuiteRun:
         """Run a suite of pytest once. tests: the names of the tests to run; None for all."""
         scope = "" if tests is None else f", {counted(len(tests), 'test')}"
-        self.announce(f"{interpreter.describe(schedule)}{scope}")
+        self._count_run(f"{interpreter.describe(schedule)}{scope}")
         plugins = ",".join(filter(None, (os.environ.get("PYTEST_PLUGINS"), "pseudograd_upgrade.suite_plugin")))
         environment = {"PYTEST_PLUGINS": plugins}
         if tests is not None:
@@ -205,7 +203,8 @@ class Runner:
         contents = [part.content for part in done.parts if part.content]
         return load_suite(interpreter.torch, done.status, contents, done.last_lines(_LAST_LINES))
 
-    def announce(self, text: str) -> None:
+    def _count_run(self, text: str) -> None:
+        """Print the line about the next run. Raises LimitError if no run is left."""
         if self.count == self.limits.runs:
             raise LimitError(self.count)
         self.count += 1
@@ -214,8 +213,8 @@ class Runner:
     def launch(self, interpreter: Interpreter, schedule: Schedule) -> programs.Run:
         path = os.pathsep.join([self.home, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {"PYTHONPATH": path, "PYTHONHASHSEED": str(self.seed), **interpreter.environment}
-        steps = list(schedule._replace(last=self.limits.steps))
-        settings = {"seed": self.seed, "schedule": steps, **interpreter.settings}
+        limited = schedule._replace(last=self.limits.steps)
+        settings = {"seed": self.seed, "schedule": list(limited), **interpreter.settings}
         if settings.get("has_other_order"):
             threads = 1 if os.environ.get("OMP_NUM_THREADS") != "1" else min(2, os.cpu_count() or 1)
             settings["threads"] = threads

@@ -23,8 +23,8 @@ from .upgrade import Question, indented
 
 _SCHEDULE, _ALL_STEPS = Schedule(first=30), Schedule(first=1_000)
 _STOPPED = 128 + 15  # the status of a run that its limit ended
-_SEED = "seed what it draws, and let it not depend on other tests; then ask again"
-_ELSEWHERE = "compare by hand what it checks; of a program that it starts in another process, ask upgrade by itself"
+_SEED_ADVICE = "seed what it draws, and let it not depend on other tests; then ask again"
+_HAND_ADVICE = "compare by hand what it checks; of a program that it starts in another process, ask upgrade by itself"
 
 
 _Request = tuple[Interpreter, Schedule]  # a run that a question needs
@@ -35,7 +35,7 @@ class _MissingRunError(Exception):
 
 
 class _KnownRuns:
-    """The runs of one test, taken from those of the suite. Replaces the `Runner` of its question. missing: a run that was not made."""
+    """The runs of one test, in place of the `Runner` of its question. runs: those of the suite so far. missing: the first that it lacks."""
 
     def __init__(self, name: str, program: Sequence[str], runs: Mapping[_Request, Mapping[str, Recording]]) -> None:
         self.name, self.program, self.count, self._runs = name, program, 0, runs
@@ -61,7 +61,7 @@ class SuiteTestQuestion(Question):
         return self._explain_ending(answer) if answer.survives and self.old.status != self.new.status else answer
 
     def _answer_to_the_bit(self) -> Answer | None:
-        """An answer without runs that show rounding: under the pin all is equal, and the first gradient that it changes is at a kink."""
+        """An answer if under the pin every digest is equal, and the first gradient that the pin changes is at a kink."""
         old, new = self.old, self.new
         if old.status == new.status and train_alike(old, new):
             return None
@@ -74,11 +74,11 @@ class SuiteTestQuestion(Question):
         return self.old.status == self.new.status and super().is_without_effect()
 
     def ends_as_old(self, run: Recording) -> bool:
-        """If the two runs end differently, the end of this run alone decides."""
+        """Does this run end as the older torch does? If the two torches end alike, the gradients must be the same, too."""
         return run.status == self.old.status and (run.status != self.new.status or self.trains_as_old(run))
 
     def may_be_shaken(self) -> bool:
-        """Only a test with steps of an optimiser."""
+        """Has the test steps of an optimiser?"""
         return any(event.origin.kind == UPDATE for events in self.old.steps.values() for event in events)
 
     def window(self, step: int) -> Schedule:
@@ -99,22 +99,22 @@ class SuiteTestQuestion(Question):
         run, python = (new, self.new_python) if new.status else (old, self.old_python)
         if self.run(python.but(is_repeated=True)).status != run.status:
             why = f"the same run twice under torch {run.torch} ends in two ways"
-            return self.make_answer(OWN, comparison, [why], [_SEED])
+            return self.make_answer(OWN, comparison, [why], [_SEED_ADVICE])
         if answer.kind == MAGNIFIED:
             return replace(answer, kind=FAILS)
         by = f"differs by rounding alone, by up to {comparison.largest:.1e}" if comparison.largest else "is the same"
         why = f"what torch computes in the process of pytest {by}"
-        return replace(answer, kind=FAILS, why=(why,), next_steps=(_ELSEWHERE,))
+        return replace(answer, kind=FAILS, why=(why,), next_steps=(_HAND_ADVICE,))
 
     def _explain_by_program(self) -> Answer | None:
         answer = super()._explain_by_program()
         if answer is None:
             return None
         why = f"under torch {self.old.torch} alone it differs from run to run, or with the tests that run before it"
-        return replace(answer, why=(why,), next_steps=(_SEED,))
+        return replace(answer, why=(why,), next_steps=(_SEED_ADVICE,))
 
     def find_pin(self, first: object, run_pinned: Callable[[tuple[str, ...]], Pinned]) -> Pinned:
-        """A suite is pinned as a whole, or test by test."""
+        """Pin everywhere: a suite is pinned as a whole, or test by test, but never at a line."""
         return run_pinned(())
 
     def describe_pinned(self, pinned: Pinned, line: str, to_the_bit: bool) -> str:
@@ -146,7 +146,7 @@ class Suite:
 
     def answer(self) -> SuiteAnswer:
         old, new = self._run_all()
-        default = SuiteTest(COLLECTED)
+        default = SuiteTest(COLLECTED)  # a run has no entry for a file that it could collect
         names = dict.fromkeys((*old.tests, *new.tests))
         all_pairs = {name: (old.tests.get(name, default), new.tests.get(name, default)) for name in names}
         files = {name: pair for name, pair in all_pairs.items() if NOT_COLLECTED in (pair[0].outcome, pair[1].outcome)}
@@ -177,13 +177,13 @@ class Suite:
         pin = next((answer.pin for group in groups.values() for answer in group.values() if answer.pin), "")
         runs_in_old = {name for name, test in old.tests.items() if test.outcome != SKIPPED}
         alone = [name for name, test in new.tests.items() if test.outcome == PASSED and name not in runs_in_old]
-        is_for_all = not (pin and self._breaks_one(pin, alone))
+        may_pin_suite = not (pin and self._pin_breaks_one(pin, alone))
         return SuiteAnswer(
             (old.torch, new.torch),
             self.runner.count,
             len(pairs),
             counts,
-            list_causes(groups.values(), {**pairs, **files}, is_for_all),
+            list_causes(groups.values(), {**pairs, **files}, may_pin_suite),
             (*filter(None, notes), *not_compared),
             not (old.running or new.running),
             compare_packages(*self.pythons),
@@ -198,7 +198,7 @@ class Suite:
                 raise ValueError(f"upgrade: a test must run under {argument}, got none.{stopped}{indented(run.ending)}")
         return old, new
 
-    def _breaks_one(self, pin: str, names: Sequence[str]) -> bool:
+    def _pin_breaks_one(self, pin: str, names: Sequence[str]) -> bool:
         """Does the pin break one of these tests, which run under the newer torch alone? Also true if no run is left to see that."""
         if not names:
             return False

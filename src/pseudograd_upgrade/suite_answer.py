@@ -35,9 +35,8 @@ class Cause:
     def lines(self, total: int) -> list[str]:
         answer = self.answer
         is_of_files = any(NOT_COLLECTED in (old.outcome, new.outcome) for old, new in self.endings.values())
-        count = (
-            counted(len(self.endings), "file") if is_of_files else f"{len(self.endings)} of {counted(total, 'test')}"
-        )
+        tests = f"{len(self.endings)} of {counted(total, 'test')}"
+        count = counted(len(self.endings), "file") if is_of_files else tests
         lines = [f"  {count}: {answer.kind}"]
         if answer.difference is not None:
             lines += [f"  {line}" for line in location_lines(answer.difference)]
@@ -58,14 +57,14 @@ class Cause:
 def _summarize(answers: Mapping[str, Answer], endings: Mapping[str, Pair]) -> Cause:
     """The cause of these tests. The tests that end differently come first."""
     names = sorted(answers, key=lambda name: endings[name][0].outcome == endings[name][1].outcome)
-    own, first = ("it ends with status", "the last loss"), answers[names[0]]
+    first = answers[names[0]]
     shared = (line for line in first.why if all(line in answer.why for answer in answers.values()))
-    why = tuple(line for line in shared if not line.startswith(own))
+    why = tuple(line for line in shared if not line.startswith(("it ends with status", "the last loss")))
     return Cause(replace(first, why=why, losses={}), {name: endings[name] for name in names})
 
 
-def _pin_steps(cause: Cause, reasons: Sequence[tuple[str, ...]], is_for_all: bool) -> tuple[str, ...]:
-    """What to type for a cause that a pin mends. reasons: for each test, the reasons not to pin it. is_for_all: may the suite be pinned?"""
+def _pin_steps(cause: Cause, reasons: Sequence[tuple[str, ...]], may_pin_suite: bool) -> tuple[str, ...]:
+    """What to type for a cause that a pin mends. reasons: for each test, the reasons not to pin it."""
     answer, pairs = cause.answer, cause.endings.values()
     if not any(_is_broken(*pair) for pair in pairs):
         if any(_is_broken(new, old) for old, new in pairs):
@@ -75,7 +74,7 @@ def _pin_steps(cause: Cause, reasons: Sequence[tuple[str, ...]], is_for_all: boo
     marker, hint = f"@pytest.mark.pseudograd_pin({answer.pin!r})", "one test"
     if any(old.parts[:-1] != new.parts[:-1] for old, new in pairs):
         marker, hint = marker.replace("@", "pytestmark = "), "all tests of a file, which share a fixture"
-    if not is_for_all:
+    if not may_pin_suite:
         return (f"{marker}  # {hint}; not the whole suite: under the pin others fail",)
     return f"pytest --pseudograd-pin {shlex.quote(answer.pin)}  # the whole suite", f"{marker}  # or {hint}"
 
@@ -88,17 +87,18 @@ def _is_broken(old: SuiteTest, new: SuiteTest) -> bool:
 def _describe_pair(old: SuiteTest, new: SuiteTest, torches: tuple[str, str]) -> str:
     if old.outcome == new.outcome:
         return f"{old.outcome} under both"
-    ends = [(test.outcome, torch, test.message) for test, torch in zip((old, new), torches, strict=True)]
-    others = [end for end in ends if end[0] not in (PASSED, COLLECTED)]
-    text = ", ".join(f"{outcome} under torch {torch}" for outcome, torch, _ in others)
-    message = next((message for _, _, message in reversed(others) if message), "")
-    return f"{text}{' alone' if len(others) == 1 else ''}{message and f': {message}'}"
+    ends = zip((old, new), torches, strict=True)
+    faults = [(test, torch) for test, torch in ends if test.outcome not in (PASSED, COLLECTED)]
+    text = ", ".join(f"{test.outcome} under torch {torch}" for test, torch in faults)
+    message = next((test.message for test, _ in reversed(faults) if test.message), "")
+    return f"{text}{' alone' if len(faults) == 1 else ''}{message and f': {message}'}"
 
 
 @dataclass(frozen=True)
 class SuiteAnswer:
     """The answer for a suite. counts: the number of tests for each kind of answer. causes: those of tests that differ by more than rounding
-    or end differently. is_whole: did each run of the whole suite come to its end? packages, not_compared: as in `Answer`.
+    or end differently. is_whole: did each run of the whole suite come to its end? packages: both versions of each package that differs.
+    not_compared: notes about parts that should have been compared.
     """
 
     torch: tuple[str, str]
@@ -119,9 +119,8 @@ class SuiteAnswer:
     def __str__(self) -> str:
         old, new = self.torch
         summary = ", ".join(f"{count} {kind}" for kind, count in self.counts.items() if count)
-        lines = [
-            f"upgrade: torch {old} -> {new}: {counted(self.total, 'test')}: {summary}; {counted(self.runs, 'run')}"
-        ]
+        size = f"{counted(self.total, 'test')}: {summary}; {counted(self.runs, 'run')}"
+        lines = [f"upgrade: torch {old} -> {new}: {size}"]
         lines += [f"  {line}" for line in filter(None, [describe_packages(self.packages)])]
         for cause in self.causes:
             lines += cause.lines(self.total)
@@ -143,17 +142,17 @@ class SuiteAnswer:
 
 
 def list_causes(
-    groups: Iterable[Mapping[str, Answer]], pairs: Mapping[str, Pair], is_for_all: bool = True
+    groups: Iterable[Mapping[str, Answer]], pairs: Mapping[str, Pair], may_pin_suite: bool = True
 ) -> tuple[Cause, ...]:
-    """The cause of each group of answers. Causes that change how a test ends come first. is_for_all: may the suite be pinned?"""
+    """The cause of each group of answers. Causes that change how a test ends come first. may_pin_suite: may the suite be pinned?"""
     groups = list(groups)
-    pinned = [name for group in groups for name, answer in group.items() if answer.pin]
-    is_for_all = is_for_all and not any(_is_broken(*pairs[name][::-1]) for name in pinned)
+    pinned = [pairs[name] for group in groups for name, answer in group.items() if answer.pin]
+    may_pin_suite = may_pin_suite and not any(_is_broken(new, old) for old, new in pinned)
     causes = []
     for group in groups:
         cause = _summarize(group, pairs)
         if cause.answer.pin:
-            steps = _pin_steps(cause, [answer.next_steps for answer in group.values()], is_for_all)
+            steps = _pin_steps(cause, [answer.next_steps for answer in group.values()], may_pin_suite)
             cause = replace(cause, answer=replace(cause.answer, next_steps=steps))
         causes.append(cause)
     return tuple(sorted(causes, key=lambda cause: (not cause.ends_otherwise, -len(cause.endings), min(cause.endings))))

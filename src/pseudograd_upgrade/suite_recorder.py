@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _MOST_LOCATIONS = 5_000  # with more, all are forgotten at the next test
 # The attributes that `Recorder.start` sets: those of one part.
-_STATE = ("step", "is_on", "steps", "losses", "_events", "_digests", "_depth", "full_step")
+_STATE = ("step", "is_on", "steps", "losses", "_events", "_digest_count", "_depth", "full_step")
 
 
 class SuiteRecorder(Recorder):
@@ -31,7 +31,7 @@ class SuiteRecorder(Recorder):
     def __init__(self, schedule: Schedule) -> None:
         super().__init__(schedule)
         self.is_on = False  # outside of tests
-        self._outer: list[dict[str, object]] = []
+        self._outer: list[dict[str, object]] = []  # the state of each part around the present one
         self.full_steps: dict[str, int] = {}  # by test, the first step with events that have no digest
 
     def begin_part(self) -> None:
@@ -56,7 +56,7 @@ class SuiteRecorder(Recorder):
 class SuiteSession(Session):
     """Seeds each part anew, so that it does not depend on what ran before."""
 
-    reaches_threads = False  # but while a test runs
+    reaches_threads = False  # only while a test runs: see `_begin_part`
 
     def __init__(self, settings: Settings, process: Process) -> None:
         super().__init__(settings, process)

@@ -1,4 +1,4 @@
-"""Will this training survive the new torch? The program runs under both; further runs explain the first difference."""
+"""Compares a training under two torches: runs the program under both, and again to explain the first difference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .differences import (
     explain_growth,
     find_added_calls,
     find_other_ops,
-    first_loss,
+    first_differing_step,
     is_beyond_rounding,
     last_loss,
     may_have_grown,
@@ -66,9 +66,8 @@ class Question:
 
     schedule = Schedule()
     roundings = ROUNDINGS
-    sides = "torches"  # what the two runs differ in, for sentences
-    # A test may fail under both, or call nothing of torch. If the precision of the dtypes explains a difference, no run is made for it.
-    is_test = False
+    sides = "torches"  # the word of messages for what the two runs differ in
+    is_test = False  # Is the program one test of a suite?
 
     def __init__(self, runner: Runner, old_python: Interpreter, new_python: Interpreter) -> None:
         self.runner, self.old_python, self.new_python = runner, old_python, new_python
@@ -76,14 +75,14 @@ class Question:
         self._noises: list[Recording] = []
         self._old: Recording | None = None
         self._new: Recording | None = None
-        self._answered: Answer | None = None
-        self._most_steps: int | None = None
+        self._answered: Answer | None = None  # complete but for the program of its call
+        self._most_steps: int | None = None  # the steps of the shorter of the first two runs, if they differ in this
 
     @property
     def old(self) -> Recording:
         if self._old is None:
             run = self._require_events(self.runner.run(self.old_python, self.schedule), "--from")
-            # Calls after the last recorded step were left out: the next run, of which the number of steps is known, records them.
+            # This run left out calls after its last step. Now the number of steps is known, so a second run can record these calls.
             if run.raw.get("has_unheard") and run.status == 0 and not self.is_test:
                 self.schedule = self.schedule._replace(tail=len(run.losses) + 1)
                 run = self.runner.run(self.old_python, self.schedule)
@@ -104,7 +103,7 @@ class Question:
         return run
 
     def run(self, python: Interpreter, schedule: Schedule | None = None) -> Recording:
-        """A further run. If one of the first two runs failed, it is cut at the same step."""
+        """A further run. It is shortened to the steps of the first two runs, if these were shortened."""
         run = self.runner.run(python, schedule or self.schedule)
         is_new = python.path == self.new_python.path
         return shorten(self.moved_lines.align(run) if is_new else run, self._most_steps)
@@ -156,8 +155,6 @@ class Question:
     def may_be_shaken(self) -> bool:
         return True
 
-    # --- the answer -----------------------------------------------------------------------------------------------------
-
     def answer(self) -> Answer:
         old, new = self.old, self.new
         if not (old.status or new.status):
@@ -175,7 +172,7 @@ class Question:
         return replace(answer, kind=FAILS if answer.survives else answer.kind, why=(*answer.why, *why))
 
     def shorten_both(self) -> None:
-        """If one run has fewer steps, because it failed, cut the other one there."""
+        """If a run failed and so has fewer steps, shorten both runs to these steps."""
         if len(self.old.losses) != len(self.new.losses):
             self._most_steps = min(len(self.old.losses), len(self.new.losses))
             self._old, self._new = (shorten(run, self._most_steps) for run in (self.old, self.new))
@@ -187,15 +184,15 @@ class Question:
         if comparison.first is None:
             if (answer := self._explain_last_calls(comparison)) is not None:
                 return answer
-            if (is_equal or self.is_test) and first_loss(old, new) is None:
+            if (is_equal or self.is_test) and first_differing_step(old, new) is None:
                 return self.make_answer(SAME if is_equal else ROUNDING, comparison, _summarize(comparison, old))
         comparison = self._compare(new)
         if (answer := self._explain_by_program()) is not None:
             return answer
-        step = first_loss(old, new, self.noises)
+        step = first_differing_step(old, new, self.noises)
         if may_have_grown(old, new, self.noises, comparison, step):
             self._add_shaken_noise()
-            comparison, step = self._compare(new), first_loss(old, new, self.noises)
+            comparison, step = self._compare(new), first_differing_step(old, new, self.noises)
         if step is not None and (comparison.first is None or comparison.first.step > step):
             comparison = self._look_closer(step, comparison)
         if comparison.first is not None and self.is_without_effect():
@@ -212,20 +209,21 @@ class Question:
     def _explain_without_effect(self, comparison: Comparison, first: Difference) -> Answer:
         """An answer if no loss and no gradient of a parameter differs. An evaluation after the last backward may differ."""
         self._add_shaken_noise()
-        last = compare_events(self.old, self.new, self.noises, self.roundings, since=len(self.old.losses) + 1)
-        if last.first is None:
-            without = f"apart by {first.distance:.1e} there, but no loss and no gradient of a parameter is"
-            return self._explain_rounding(comparison, [without])
-        origin = origin_to_name(last.first)
-        why = self._list_unmatched(last.first) or [f"apart by {last.first.distance:.1e} there"]
+        evaluation = compare_events(self.old, self.new, self.noises, self.roundings, since=len(self.old.losses) + 1)
+        if evaluation.first is None:
+            why = [f"apart by {first.distance:.1e} there, but no loss and no gradient of a parameter is"]
+            return self._explain_rounding(comparison, why)
+        origin = origin_to_name(evaluation.first)
+        why = self._list_unmatched(evaluation.first) or [f"apart by {evaluation.first.distance:.1e} there"]
         why[-1] += ", after the last backward pass; the training before it is the same"
         next_step = f"compare by hand what {origin.where} computes under both {self.sides}"
-        return self.make_answer(OTHER_OP, last, why, [next_step])
+        return self.make_answer(OTHER_OP, evaluation, why, [next_step])
 
     def _explain_last_calls(self, comparison: Comparison) -> Answer | None:
         """An answer if the two runs end with different calls, which give different values."""
         first = find_other_ops(self.old, self.new)
-        if self.is_test or first is None or first.step <= len(self.old.losses) or _end_alike(first):
+        is_in_training = first is not None and first.step <= len(self.old.losses)
+        if first is None or self.is_test or is_in_training or _end_alike(first):
             return None
         next_step = f"compare by hand what {origin_to_name(first).where} computes under both {self.sides}"
         why = [*self._list_unmatched(first), "no call of both follows; all before it is the same"]
@@ -266,7 +264,7 @@ class Question:
         return []
 
     def _explain_by_program(self) -> Answer | None:
-        """An answer if the same run gives other values twice. It is repeated only if another order of sums changes more than rounding."""
+        """An answer if a second run of the older torch trains differently. It is made only if another order of sums does that, too."""
         if train_alike(self.old, self.noises[0]):
             return None
         again = self.run(self.old_python.but(is_repeated=True))
@@ -327,9 +325,8 @@ class Question:
         if origin.kind == UPDATE and has_other_options:
             next_step = f"find out why {origin.where} steps with other settings under one of the two alone"
         elif origin.kind == UPDATE and (relation := self._compare_gradients_before(first)):
-            next_step = (
-                f"the gradients that reach it {relation} already: look for lines that one of the two runs alone has"
-            )
+            advice = "look for lines that one of the two runs alone has"
+            next_step = f"the gradients that reach it {relation} already: {advice}"
         elif origin.kind == FORWARD and bool(first.only_old) != bool(first.only_new):
             next_step = f"find out why {origin.where} calls {origin.op} under one of the two alone"
         elif origin.where != "?":
@@ -338,7 +335,7 @@ class Question:
         return self.make_answer(OTHER_OP, comparison, why, [next_step])
 
     def _compare_gradients_before(self, update: Difference) -> str:
-        """Do the gradients of parameters before this update differ? Empty if they are alike and none is missing."""
+        """How the gradients of parameters before this update compare, as a verb. Empty if they are alike and none is missing."""
         earlier = {step: events for step, events in self.old.steps.items() if step < update.step}
         if not same_leaves(replace(self.old, steps=earlier), self.new, self.noises, self.roundings):
             return "differ"
@@ -358,12 +355,12 @@ class Question:
         last = self.compare_last_losses(pinned.run, "pinned")
         if pinned.is_mended:
             # The answer names the line of the kink, which may come before the first difference.
-            is_kink = bool(line and (not pinned.lines or line in pinned.lines))
-            if not (is_kink and first is not None and known_change(first.old.origin, old, new)):
+            is_at_kink = bool(line and (not pinned.lines or line in pinned.lines))
+            if not (is_at_kink and first is not None and known_change(first.old.origin, old, new)):
                 kink = self._find_kink(pinned) or comparison.first
-                is_kink = kink is None or origin_to_name(kink).where == line
-                comparison = comparison if is_kink else replace(comparison, first=kink)
-            mended = self.describe_pinned(pinned, line if is_kink else "", to_the_bit)
+                is_at_kink = kink is None or origin_to_name(kink).where == line
+                comparison = comparison if is_at_kink else replace(comparison, first=kink)
+            mended = self.describe_pinned(pinned, line if is_at_kink else "", to_the_bit)
             why = [mended, last, self._describe_last_calls(pinned.run)]
             steps = self.pin_steps(pinned)
             return replace(self.make_answer(CONVENTION, comparison, why, steps), pin=era_of(old.torch))
@@ -378,11 +375,11 @@ class Question:
         return self.make_answer(CONVENTION, comparison, [gone, last], [step])
 
     def _describe_last_calls(self, run: Recording) -> str:
-        """Say that a run which trains as the older torch differs after its last backward pass. Empty if it does not."""
-        last, ends = len(self.old.losses), find_other_ops(self.old, run)
-        first = compare_events(self.old, run, self._noises, self.roundings, since=last + 1).first
-        if first is None and ends is not None and ends.step > last and not _end_alike(ends):
-            first = ends
+        """A line if this run, which trains as the older torch, differs from it after the last backward pass. Else empty."""
+        steps, other_ops = len(self.old.losses), find_other_ops(self.old, run)
+        first = compare_events(self.old, run, self._noises, self.roundings, since=steps + 1).first
+        if first is None and other_ops is not None and other_ops.step > steps and not _end_alike(other_ops):
+            first = other_ops
         if first is None or self.is_test:
             return ""
         where = origin_to_name(first).where
@@ -414,7 +411,7 @@ class Question:
         return pin_steps(self.old, self.new, pinned.lines, self.runner.program)
 
     def _run_pinned(self, to_the_bit: bool, lines: tuple[str, ...]) -> Pinned:
-        """A run under the pin to the older torch."""
+        """A run under the pin to the older torch, at these lines; without lines, everywhere."""
         era = era_of(self.old.torch)
         run = self.run(self.new_python.but(pin=era, lines=list(lines)))
         if not to_the_bit:
@@ -473,7 +470,7 @@ def _differing_options(first: Difference) -> tuple[str, str]:
 def _end_alike(first: Difference) -> bool:
     """Are the last values of the two runs equal, except for rounding?"""
     pairs = [*zip(first.only_old[-1].tensors, first.only_new[-1].tensors, strict=False)]
-    return not any(is_beyond_rounding(digest_distance(old, new), old, 0.0, 0.0) for old, new in pairs)
+    return not any(is_beyond_rounding(digest_distance(old, new), old, noise=0.0, usual=0.0) for old, new in pairs)
 
 
 def _comes_later(run: Recording, first: Difference, other: Difference) -> bool:

@@ -71,7 +71,7 @@ def program(owner: object, name: str, changed: Change, call: Call, folder: Path)
     """The program without its first two lines."""
     with torch.random.fork_rng():
         mismatch = shrink(Pair(owner, name, changed, folder), call)
-    return next(mismatch.programs()).removeprefix("import torch\n\n")
+    return next(mismatch.call.programs(mismatch.name, mismatch.outcome)).removeprefix("import torch\n\n")
 
 
 def forward(name: str, *args: str, form: str = FUNCTION, kwargs: Any = None, **tensors: torch.Tensor) -> Call:

@@ -18,7 +18,7 @@ from pseudograd_upgrade.differences import (
     explain_equality,
     explain_growth,
     find_added_calls,
-    first_loss,
+    first_differing_step,
     is_beyond_rounding,
     may_have_grown,
     same_leaves,
@@ -80,7 +80,7 @@ def test_sums_of_a_digest_round_by_themselves() -> None:
 def test_gradients_and_losses_are_alike_to_the_fifth_digit(apart: float, are_same: bool) -> None:
     old = run((LEAF, 1.0), losses=(1.0,), dtype="float64")
     assert same_leaves(old, run((LEAF, 1.0 - apart), dtype="float64")) == are_same
-    assert (first_loss(old, run(losses=(1.0 - apart,))) is None) == are_same
+    assert (first_differing_step(old, run(losses=(1.0 - apart,))) is None) == are_same
 
 
 def test_nan_equals_nan_and_integers_are_exact() -> None:
@@ -137,18 +137,21 @@ def test_another_order_of_the_same_ops_is_recognised() -> None:
 
 def test_the_first_loss_beyond_rounding_is_found() -> None:
     old = run(losses=(1.0, 2.0, 3.0))
-    assert first_loss(old, run(losses=(1.0, 2.0000001, 3.0))) is None
-    assert first_loss(old, run(losses=(1.0, 2.1, 3.0))) == 2
-    assert first_loss(old, run(losses=(1.0, 2.1, 3.0)), [run(losses=(1.0, 2.05, 3.0))]) is None
-    assert first_loss(old, run(losses=(1.0, 2.0))) == 3
+    assert first_differing_step(old, run(losses=(1.0, 2.0000001, 3.0))) is None
+    assert first_differing_step(old, run(losses=(1.0, 2.1, 3.0))) == 2
+    assert first_differing_step(old, run(losses=(1.0, 2.1, 3.0)), [run(losses=(1.0, 2.05, 3.0))]) is None
+    assert first_differing_step(old, run(losses=(1.0, 2.0))) == 3
     noise, level = run(losses=(1.0, 2.0 * 1.001, 3.0)), (1.0001, 2.0)
     for apart, first in ((0.0098, None), (0.0102, 2)):  # ten times as far as another order of sums
-        assert first_loss(old, run(losses=(1.0, 2.0 * (1 + apart), 3.0)), [noise]) == first
+        assert first_differing_step(old, run(losses=(1.0, 2.0 * (1 + apart), 3.0)), [noise]) == first
     for apart, first in ((0.0029, None), (0.0031, 2)):  # thirty times as far as the step before
         assert (
-            first_loss(run(losses=level), run(losses=(1.0002, 2.0 * (1 + apart))), [run(losses=(1.0002, 2.0))]) == first
+            first_differing_step(
+                run(losses=level), run(losses=(1.0002, 2.0 * (1 + apart))), [run(losses=(1.0002, 2.0))]
+            )
+            == first
         )
-    assert first_loss(run(losses=(math.nan,)), run(losses=(math.nan,))) is None
+    assert first_differing_step(run(losses=(math.nan,)), run(losses=(math.nan,))) is None
 
 
 def test_gradients_of_leaves_are_compared() -> None:
@@ -172,13 +175,15 @@ NOTHING = Comparison(None, 0.0, 0)
 
 def test_every_run_of_rounding_counts() -> None:
     new, quiet = trained(1.0, 1.0, 1.3, 1.3, event=1.5), trained(1.0, 1.0, 1.0, 1.0)
-    assert first_loss(OLD, new, [quiet]) == 3
+    assert first_differing_step(OLD, new, [quiet]) == 3
     assert compare_events(OLD, new, [quiet]).first is not None
     both = [quiet, trained(1.0, 1.0, 1.1, 1.2, event=1.2)]
-    assert first_loss(OLD, new, both) is None
+    assert first_differing_step(OLD, new, both) is None
     assert compare_events(OLD, new, both).first is None
-    assert first_loss(OLD, trained(1.0, 1.0, 1.0)) == 4
-    assert first_loss(OLD, trained(1.0, 1.0, 1.0), [trained(1.0, 1.0)]) is None, "a noise that ends sooner explains it"
+    assert first_differing_step(OLD, trained(1.0, 1.0, 1.0)) == 4
+    assert first_differing_step(OLD, trained(1.0, 1.0, 1.0), [trained(1.0, 1.0)]) is None, (
+        "a noise that ends sooner explains it"
+    )
 
 
 def test_a_further_run_is_made_only_where_rounding_can_have_grown() -> None:
@@ -187,7 +192,7 @@ def test_a_further_run_is_made_only_where_rounding_can_have_grown() -> None:
     assert may_have_grown(OLD, OLD, [OLD], late, None)
     assert not may_have_grown(OLD, OLD, [OLD], NOTHING, 1)
     assert not may_have_grown(OLD, OLD, [OLD], NOTHING, None)
-    assert first_loss(OLD, GRADUAL) is None
+    assert first_differing_step(OLD, GRADUAL) is None
     assert may_have_grown(OLD, GRADUAL, [OLD], NOTHING, None)
     assert not may_have_grown(OLD, GRADUAL, [GRADUAL], NOTHING, None)
 

@@ -14,7 +14,7 @@ from torch.overrides import resolve_name
 
 from ..recording import BACKWARD
 
-FUNCTION, METHOD = "function", "method"  # the form of a call
+FUNCTION, METHOD = "function", "method"  # the syntax of a call
 _IN_PLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__")
 _MOST_LINES, _LONGEST_LINE = 10, 120
 _ATEN = (type(torch.ops.aten.clamp), type(torch.ops.aten.clamp.default))
@@ -48,12 +48,12 @@ class Outcome:
 class Call:
     """args, kwargs: as texts, which name the `tensors`. kind: with BACKWARD its gradients are compared, else its outputs.
 
-    requires: the tensors that require a gradient. grads: for each output (None: the only one) the name of the gradient that arrives there;
-    None: the sum of the output is differentiated.
+    requires: the tensors that require a gradient. grads: pairs of an output and the name of the gradient that arrives there. An output is
+    None if it is the only one. The name is None if the sum of the output is differentiated.
     """
 
     kind: str
-    form: str
+    syntax: str
     name: str
     args: tuple[str, ...]
     kwargs: Mapping[str, str]
@@ -89,7 +89,7 @@ class Call:
         if attribute:
             call = f"y = {args[0]}.{attribute[1]}"
         else:
-            function = f"{args.pop(0)}.{self.name}" if self.form == METHOD else self.name
+            function = f"{args.pop(0)}.{self.name}" if self.syntax == METHOD else self.name
             call = f"y = {function}({', '.join([*args, *named])})"
         return [call, self._backward_line(is_scalar)] if self.kind == BACKWARD else [call]
 
@@ -114,8 +114,8 @@ class Call:
         else:
             y_text = "y" if outcome.is_tensor else f"y[{shown.removeprefix('y')}]"
             texts = [y_text + (".detach()" if self.requires else ""), y_text]
-        for text, digits in zip(texts, ("", ".tolist()"), strict=True):
-            lines = ["import torch", "", *seed, *tensors, *self.lines(is_scalar), f"print({text}{digits})"]
+        for text, method in zip(texts, ("", ".tolist()"), strict=True):
+            lines = ["import torch", "", *seed, *tensors, *self.lines(is_scalar), f"print({text}{method})"]
             if len(max(lines, key=len)) > _LONGEST_LINE or len(lines) - 1 > _MOST_LINES:
                 count = sum(tensor.numel() for tensor in self.tensors.values())
                 raise NoProgramError(f"what is left of it has {count:,} numbers, more than ten lines hold")
@@ -123,7 +123,7 @@ class Call:
 
 
 def name_function(function: object) -> tuple[str, str]:
-    """The form and the name of a function: a function's name has its modules, a method's has none."""
+    """The syntax and the name of a function: a function's name has its modules, a method's has none."""
     name = _public_name(function)
     is_method = name.startswith("torch.Tensor.") and not name.endswith(".__get__")
     name = name.removeprefix("torch.Tensor.") if is_method else name
@@ -153,7 +153,7 @@ def argument_text(value: object, name: Callable[[Tensor], str]) -> str:
     if isinstance(value, Tensor):
         return name(value)
     if type(value) is float:
-        return repr(value) if math.isfinite(value) else _infinity(value)
+        return repr(value) if math.isfinite(value) else _nonfinite_text(value)
     if value is None or type(value) in (bool, int, str, complex):
         return repr(value)
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple, torch.Size):
@@ -172,8 +172,8 @@ def argument_text(value: object, name: Callable[[Tensor], str]) -> str:
     raise NoProgramError(f"an argument is a {type(value).__name__}, which has no short way to be written")
 
 
-def _infinity(value: float) -> str:
-    return "torch.nan" if value != value else "torch.inf" if value > 0 else "-torch.inf"
+def _nonfinite_text(value: float) -> str:
+    return "torch.nan" if math.isnan(value) else "torch.inf" if value > 0 else "-torch.inf"
 
 
 def tensor_text(x: Tensor, requires: bool = False) -> str:
@@ -196,7 +196,8 @@ def _nest(numbers: list[str], shape: list[int]) -> str:
     if not shape:
         return numbers[0]
     size = len(numbers) // shape[0]
-    return f"[{', '.join(_nest(numbers[at : at + size], shape[1:]) for at in range(0, len(numbers), size))}]"
+    rows = [numbers[at : at + size] for at in range(0, len(numbers), size)]
+    return f"[{', '.join(_nest(row, shape[1:]) for row in rows)}]"
 
 
 def number_text(entry: Tensor) -> str:
@@ -209,7 +210,7 @@ def number_text(entry: Tensor) -> str:
 
 def _float_text(value: float, dtype: torch.dtype) -> str:
     if not math.isfinite(value):
-        return _infinity(value)
+        return _nonfinite_text(value)
     shorter = (float(f"{value:.{digits}g}") for digits in range(1, 18))
     return repr(next((short for short in shorter if torch.tensor(short, dtype=dtype).item() == value), value))
 

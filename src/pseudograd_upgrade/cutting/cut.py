@@ -57,7 +57,7 @@ def cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Differen
     try:
         _check_alike(difference)
         mismatch = _find_smallest(runner, old, new, difference)
-        for program in mismatch.programs():
+        for program in mismatch.call.programs(mismatch.name, mismatch.outcome):
             prints = tuple(run_program(interpreter.path, program) for interpreter in (old, new))
             if prints[0] != prints[1]:
                 return Cut(program, prints)

@@ -38,10 +38,10 @@ class RecordedCall:
         self._names: dict[int, str] = {}  # by the id of a tensor
         self._requires: set[str] = set()
         try:
-            form, name = name_function(function)
+            syntax, name = name_function(function)
             texts = tuple(argument_text(value, self._name) for value in args)
             named = {key: argument_text(value, self._name) for key, value in kwargs.items()}
-            self.call = Call(FORWARD, form, name, texts, named)
+            self.call = Call(FORWARD, syntax, name, texts, named)
         except NoProgramError as error:
             self.reason = str(error)
 
@@ -69,15 +69,12 @@ class RecordedCall:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    reason = ""
     if type(tensor) not in (Tensor, torch.nn.Parameter):
-        reason = f"an argument is a {type(tensor).__name__}, no plain tensor"
-    elif not is_readable(tensor):
-        reason = "an argument is inside a transform of torch.func, or is sparse, nested or without data"
-    elif tensor.numel() * tensor.element_size() > _MOST_BYTES:
-        reason = f"one of its tensors has {tensor.numel():,} entries"
-    if reason:
-        raise NoProgramError(reason)
+        raise NoProgramError(f"an argument is a {type(tensor).__name__}, no plain tensor")
+    if not is_readable(tensor):
+        raise NoProgramError("an argument is inside a transform of torch.func, or is sparse, nested or without data")
+    if tensor.numel() * tensor.element_size() > _MOST_BYTES:
+        raise NoProgramError(f"one of its tensors has {tensor.numel():,} entries")
     return copy_strided(tensor)
 
 
@@ -110,14 +107,15 @@ class ArgumentRecorder(Recorder):
     def after_call(
         self, function: object, args: Arguments, kwargs: Mapping[str, object] | None, result: object, before: Any
     ) -> None:
-        if before is None:
+        if before is None:  # `before_call` failed
             return
-        number, self._current = before
+        seen_up_to, self._current = before
         if self._current is not None:
             self._follow_outputs(self._current, result)
-        super().after_call(function, args, kwargs, result, number)
+        super().after_call(function, args, kwargs, result, seen_up_to)
         self._current = None
-        if len(self._targets) - 1 in self.calls and not self._depth:  # a backward runs to its end
+        has_last_target = len(self._targets) - 1 in self.calls
+        if has_last_target and not self._depth:  # a backward runs to its end
             raise Enough
 
     @harmless("a call that is to be cut out")

@@ -42,18 +42,14 @@ class Mismatch:
     name: str
     distance: float
 
-    def programs(self) -> Iterator[str]:
-        """Programs that show the mismatch, the one with the shortest output first."""
-        return self.call.programs(self.name, self.outcome)
-
 
 def shrink(pair: Pair, call: Call) -> Mismatch:
     """The smallest call that still differs. Raises NoProgramError if the call alone fails, SameAloneError if it does not differ."""
     try:  # a program is shorter if its tensors are contiguous
-        dense = {name: tensor.contiguous() for name, tensor in call.tensors.items()}
-        mismatch = _run(pair, replace(call, tensors=dense), 0.0)
+        contiguous = {name: tensor.contiguous() for name, tensor in call.tensors.items()}
+        mismatch = _run(pair, replace(call, tensors=contiguous), least=0.0)
     except NoProgramError:
-        mismatch = _run(pair, call, 0.0)
+        mismatch = _run(pair, call, least=0.0)
     least = _LEAST_SHARE * min(1.0, mismatch.distance)
     try:
         for _ in range(_ROUNDS):
@@ -80,7 +76,7 @@ def _repeat(pair: Pair, mismatch: Mismatch, move: Move, least: float) -> Mismatc
 
 
 def _run(pair: Pair, call: Call, least: float) -> Mismatch:
-    """The mismatch of a call. For a backward, the gradients must differ and the outputs must be equal. Raises as `shrink` does."""
+    """The mismatch of a call, if larger than `least`. For a backward, gradients must differ and outputs be equal. Raises as `shrink`."""
     old, new = pair.run(call)
     if old.error or new.error:
         raise NoProgramError(f"the call alone fails: {old.error or new.error}")
@@ -133,7 +129,7 @@ def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
 
 
 def _drop_arguments(mismatch: Mismatch) -> Iterator[Call]:
-    """Leave out one argument, or write None in place of a tensor. Arguments are texts. `inplace` stays: without it the call is another."""
+    """Leave out one argument, or write None in place of a tensor. `inplace=True` stays, because without it the call is another one."""
     call = mismatch.call
     for name in call.kwargs:
         if name != "inplace" or not call.is_in_place:
@@ -181,11 +177,11 @@ def spans_within(size: int) -> list[tuple[int, int]]:
 def _drop_dimensions(mismatch: Mismatch) -> Iterator[Call]:
     """Remove dimensions of size 1."""
     call = mismatch.call
-    choices: list[Callable[[Tensor], Tensor]] = [_squeeze]
+    reshapings: list[Callable[[Tensor], Tensor]] = [_squeeze]
     if all(tensor.numel() == 1 for tensor in call.tensors.values()):
-        choices.insert(0, lambda tensor: tensor.reshape(()))
-    for choice in choices:
-        tensors = {name: choice(tensor) for name, tensor in call.tensors.items()}
+        reshapings.insert(0, lambda tensor: tensor.reshape(()))
+    for reshape in reshapings:
+        tensors = {name: reshape(tensor) for name, tensor in call.tensors.items()}
         if any(tensor.shape != call.tensors[name].shape for name, tensor in tensors.items()):
             yield call.but(tensors=tensors)
 
@@ -200,7 +196,8 @@ def _shorten_entries(mismatch: Mismatch) -> Iterator[Call]:
     """Round entries to fewer digits, or replace all of them by 1 or by 0."""
     call = mismatch.call
     for name, tensor in call.tensors.items():
-        if any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+        is_expanded = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        if is_expanded:
             continue
         cost = _reading_cost(tensor)
         for simpler in _simpler_tensors(tensor):
@@ -228,7 +225,7 @@ def _reading_cost(tensor: Tensor) -> int:
         has_different_entries = bool((tensor != tensor.reshape(-1)[0]).any())
         return _MOST_TEXTS + has_different_entries
     texts = [number_text(entry) for entry in tensor.reshape(-1)]
-    return sum(max(0, len(entry) - _SHORT_ENTRY) for entry in texts) + len(set(texts))
+    return sum(max(0, len(text) - _SHORT_ENTRY) for text in texts) + len(set(texts))
 
 
 Move = Callable[[Mismatch], Iterator[Call]]

@@ -50,16 +50,17 @@ class BlockRecorder(Recorder):
             return lambda result: None
         return super().on_backward(roots, grads, inputs)
 
-    def next_node(self) -> int:
+    def begin_block(self) -> int:
+        """The number of the first node that the block can make."""
         if self._ranges.may_hide_some():
-            self._ranges.unseen_behind(())  # so that nodes made before the block can still be found
+            self._ranges.unseen_behind(())
         return self._ranges.seen_up_to
 
     @harmless("a compiled block")
-    def end_block(self, name: str, before: int, result: object) -> None:
+    def end_block(self, name: str, first_node: int, result: object) -> None:
         with quietly():
             tensors = list(_find_tensors(result))
-            for node in self._ranges.since(before, tensors):
+            for node in self._ranges.since(first_node, tensors):
                 node.metadata[ATTACHED] = True
             if self.is_on:
                 location = self._locations.here(4)
@@ -117,7 +118,7 @@ class Blocks:
         self._thread = threading.get_ident()
         self._compile: Callable[..., Any] = torch.compile
         self._call = nn.Module.__call__
-        self._any_module: Callable[..., object] | None = None  # the call of modules, compiled once for all of them
+        self._compiled_call: Callable[..., object] | None = None  # `self._call`, compiled once for all modules
 
     def install(self) -> None:
         @functools.wraps(self._compile)
@@ -158,15 +159,15 @@ class Blocks:
         is_left_alone = isinstance(module, torch.jit.ScriptModule) or hasattr(module, "_infer_parameters")
         if self.is_asked or is_left_alone or self._is_elsewhere():
             return functools.partial(self._call, module)
-        if self._any_module is None:
+        if self._compiled_call is None:
             allow_recompilations(_RECOMPILATIONS)
             call = self._call
 
             def module_call(module: nn.Module, *args: object, **kwargs: object) -> object:
                 return call(module, *args, **kwargs)  # Dynamo skips functions of torch's own files
 
-            self._any_module = self._compile_by_route(module_call)
-        return functools.partial(self.wrap(self._any_module, type(module).__name__), module)
+            self._compiled_call = self._compile_by_route(module_call)
+        return functools.partial(self.wrap(self._compiled_call, type(module).__name__), module)
 
     def _is_elsewhere(self) -> bool:
         """Is this inside a block, in a compiler, or in another thread?"""
@@ -177,11 +178,11 @@ class Blocks:
         def block(*args: object, **kwargs: object) -> object:
             if self._is_elsewhere():
                 return function(*args, **kwargs)
-            before = self.recorder.next_node()
+            first_node = self.recorder.begin_block()
             self.segments.caller = frames.location(1)
             with self._unpatched():
                 result = function(*args, **kwargs)
-            self.recorder.end_block(name, before, result)
+            self.recorder.end_block(name, first_node, result)
             return result
 
         return block

@@ -109,7 +109,9 @@ _twins: dict[int, tuple[object, int, torch.Generator]] = {}
 
 def find_twin(generator: torch.Generator) -> torch.Generator:
     """The generator on the CPU with the same seed."""
-    seed, known = generator.initial_seed(), _twins.get(id(generator))
-    if known is None or known[1] != seed:
-        known = _twins[id(generator)] = generator, seed, torch.Generator().manual_seed(seed)
-    return known[2]
+    seed = generator.initial_seed()
+    _, known_seed, twin = _twins.get(id(generator), (None, None, None))
+    if twin is None or known_seed != seed:
+        twin = torch.Generator().manual_seed(seed)
+        _twins[id(generator)] = generator, seed, twin
+    return twin

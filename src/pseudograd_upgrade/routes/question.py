@@ -47,7 +47,7 @@ def parse_routes(text: str) -> tuple[str, str]:
 
 
 def compare_routes(runner: Runner, python: str, routes: tuple[str, str]) -> Answer:
-    """Run the program on two routes through one torch, and name the first difference. ValueError as in `compare_torches`."""
+    """Run the program on two routes through one torch, and name the first difference. ValueError if a route cannot be used here."""
     interpreter = find_environment("--from", python)
     if CUDA in routes and not has_cuda(interpreter):
         remedy = f"Torch {interpreter.torch} finds no such device here"
@@ -123,13 +123,14 @@ class BetweenCompilers(Question):
         while len(out) < _MOST_LINES:
             cut = self._run_cut(self.new_python.but(out=tuple(out)))
             inner = compare_events(self.eager, cut, [self.noise], self.roundings)
-            if cut.status or inner.first is None or inner.first.old.origin.where in ("?", *out):
+            where = "?" if inner.first is None else inner.first.old.origin.where
+            if cut.status or where in ("?", *out):
                 break
             named = named or inner
-            out.append(inner.first.old.origin.where)
-            left = self.runner.run(self.new_python.but(out=tuple(out)), self.schedule)
-            if left.status == 0 and self.trains_as_old(left):
-                return self._explain_lines(named, out, left)
+            out.append(where)
+            without = self.runner.run(self.new_python.but(out=tuple(out)), self.schedule)
+            if without.status == 0 and self.trains_as_old(without):
+                return self._explain_lines(named, out, without)
         named = named or comparison
         assert named.first is not None
         why = f"apart by {named.first.distance:.1e} there"
@@ -145,11 +146,11 @@ class BetweenCompilers(Question):
     def _run_cut(self, python: Interpreter) -> Recording:
         return self.runner.run(python.but(is_cut=True), self.cut_steps)
 
-    def _explain_lines(self, named: Comparison, out: Sequence[str], left: Recording) -> Answer:
-        """left: the run that does not compile these lines."""
+    def _explain_lines(self, named: Comparison, out: Sequence[str], without: Recording) -> Answer:
+        """without: the run that does not compile the lines `out`. named: the comparison whose first difference the answer names."""
         assert named.first is not None
         scope = "this line" if len(out) == 1 else ", ".join(out)
-        why = [f"{scope} left out of what is compiled, {explain_equality(self.old, left)}"]
+        why = [f"{scope} left out of what is compiled, {explain_equality(self.old, without)}"]
         # A line that is not compiled rounds to 16 bits again.
         if computes_in_16_bits(self.eager) and named.first.distance <= LARGEST_ROUNDING:
             return self._answer_16_bits(named, why[0])
@@ -160,7 +161,7 @@ class BetweenCompilers(Question):
         else:
             op, route = named.first.old.origin.op, self.new_python.route
             steps.append(f"report it upstream: {op} compiled by {route}, of torch {self.old.torch}")
-        why.append(self.compare_last_losses(left, "left out"))
+        why.append(self.compare_last_losses(without, "left out"))
         return self.make_answer(CONVENTION if is_kink else OTHER_OP, named, why, steps)
 
     def _is_at_kink(self, lines: Sequence[str]) -> bool:

@@ -60,7 +60,7 @@ class Segments:
         lines = _find_lines(graph, self.caller)
         if not self.is_cut and self.out.isdisjoint(line.where for line in lines.values()):
             return graph.forward if self.compiler is None else self.compiler(graph, inputs)
-        # If the graph is cut, a segment is a run of nodes of one line. Otherwise it is a run of nodes that are all compiled, or all not.
+        # If the graph is cut, the key of a segment is its line. Otherwise the key says whether its nodes are left out.
         groups = groupby(lines, lambda node: lines[node] if self.is_cut else lines[node].where in self.out)
         segments = [(key, list(nodes)) for key, nodes in groups]
         numbers = {node: number for number, (_, nodes) in enumerate(segments) for node in nodes}
@@ -105,7 +105,7 @@ class Segment(nn.Module):
         line = self.line
         if line is None:
             return self._run(inputs)
-        inputs = tuple(map(_rename, inputs))
+        inputs = tuple(map(_make_alias, inputs))
         is_moved = line.where in self.segments.moved
         result = self._run([_move(value, at) for at, value in enumerate(inputs)] if is_moved else inputs)
         self.segments.end_segment((self.op, *line), inputs, result)
@@ -129,8 +129,8 @@ def _describe_input(value: object) -> object:
     return value if isinstance(value, (int, float, bool, str, type(None))) else type(value)
 
 
-def _rename(value: object) -> object:
-    """The same tensor under another name, so that its gradient comes from this segment alone."""
+def _make_alias(value: object) -> object:
+    """A view of the whole tensor, whose gradient comes from this segment alone."""
     if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
         return value.view_as(value)
     return value
