@@ -96,9 +96,8 @@ def compare(
         if not any(outcome.failure for outcome in outcomes.values()):
             _check_has_acted(training, outcomes.values())
         outcomes |= measure(runner, training, training.variants, chosen[1:2], done=len(outcomes), total=total)
-        choose_directions(
-            training, dict.fromkeys(chain.from_iterable(row.numbers for row in outcomes.values())), better
-        )
+        columns = chain.from_iterable(outcome.numbers for outcome in outcomes.values())
+        choose_directions(training, dict.fromkeys(columns), better)
         if len(chosen) > 2 and not repeats(training, outcomes):
             outcomes |= measure(runner, training, training.variants, chosen[2:], done=len(outcomes), total=total)
     seconds = time.perf_counter() - began
@@ -213,7 +212,7 @@ def _check_outcomes(training: Training, outcomes: Outcomes, is_part: bool) -> tu
     first, *others = done
     for run in others:
         if set(done[run].numbers) != set(done[first].numbers):
-            names = {row: ", ".join(done[row].numbers).replace(ONLY, "one number") for row in (run, first)}
+            names = {each: ", ".join(done[each].numbers).replace(ONLY, "one number") for each in (run, first)}
             got = f"{names[run]} with {run.variant} and seed {run.seed}"
             requirement = f"return {names[first]} as with {first.variant} and seed {first.seed}"
             raise ValueError(must(where, "run", requirement, got, "Return the same names from each run"))

@@ -21,19 +21,7 @@ from .verdicts import Verdicts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STORED = [
-    "torch",
-    "run",
-    "replaced",
-    "better",
-    "seeds",
-    "repeats",
-    "seconds",
-    "baseline",
-    "notes",
-    "is_given",
-    "values",
-]
+_STORED = "torch", "run", "replaced", "better", "seeds", "repeats", "seconds", "baseline", "notes", "is_given", "values"
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,5 +96,4 @@ def _verdict_json(verdict: Difference) -> dict[str, object]:
         "higher_lower": verdict.wins,
         "seeds_that_differ": verdict.seeds_that_differ,
     }
-    plain: dict[str, object] = plain_numbers({**{name: getattr(verdict, name) for name in names}, **renamed})
-    return plain
+    return {**plain_numbers({**{name: getattr(verdict, name) for name in names}, **renamed})}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -46,7 +46,6 @@ class Seeds:
 
 def seeds_picture(comparison: Verdicts, number: str) -> Seeds:
     """The picture of the number of this name, which every run returned, with its verdicts."""
-    # ONLY is the name of a number that a run returned without a name.
     what = "result" if number == ONLY else number
     return Seeds(
         rows=comparison.values[number],
@@ -70,7 +69,8 @@ def _note(comparison: Verdicts, number: str, name: str) -> str:
 def draw_seeds(seeds: Seeds, axes: Axes | None = None) -> Axes:
     """Draw the picture on these axes, or on a new figure."""
     axes = axes or _new_axes(seeds.size)
-    if _is_wide([value for values in seeds.rows.values() for value in values if math.isfinite(value)]):
+    finite = [value for values in seeds.rows.values() for value in values if math.isfinite(value)]
+    if finite and 0 < _LOGARITHMIC_ABOVE * min(finite) < max(finite):
         axes.set_xscale("log")
     shades = colours(seeds.rows)
     for height, (name, values) in enumerate(seeds.rows.items()):
@@ -89,10 +89,6 @@ def draw_seeds(seeds: Seeds, axes: Axes | None = None) -> Axes:
     axes.grid(axis="y", color="#ececec", linewidth=0.8)
     axes.set_axisbelow(True)
     return axes
-
-
-def _is_wide(finite: Sequence[float]) -> bool:
-    return bool(finite) and min(finite) > 0 and max(finite) > _LOGARITHMIC_ABOVE * min(finite)
 
 
 def _draw_row(axes: Axes, height: int, shade: str, values: tuple[float, ...], line: float) -> None:

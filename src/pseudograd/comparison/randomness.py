@@ -22,7 +22,7 @@ from ..listen.patches import READERS_OF_RANDOM_STATES
 
 
 class Randomness:
-    """was_used: False if nothing changed or read a random state during the run. was_read: a function read a state or the seed."""
+    """was_used: known after the run: did anything change or read a random state? was_read: a function read a state or the seed."""
 
     was_used = True
     was_read = False

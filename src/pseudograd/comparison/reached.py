@@ -101,5 +101,5 @@ def _belongs_to_program(cls: object) -> bool:
 def _definition(cls: type[torch.autograd.Function]) -> Call:
     """The name of the class, and the line that defines it. If an op of this library does the same, the line is followed by that op."""
     code = inspect.unwrap(cls.forward).__code__
-    line, copy = frames.format_location(code, code.co_firstlineno), what_is(cls)
-    return cls.__qualname__, line if copy is None else f"{line}, which is {copy.meaning}: `{copy.instead}`"
+    line, known = frames.format_location(code, code.co_firstlineno), what_is(cls)
+    return cls.__qualname__, line if known is None else f"{line}, which is {known.meaning}: `{known.instead}`"

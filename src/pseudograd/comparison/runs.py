@@ -153,10 +153,10 @@ class Runner(Generic[E]):
         done += len(plan) - len(missing)
         try:
             if self.executor is not None:
-                send = self._prepared_measure()
+                measure = self._measure_elsewhere()
                 for item in missing:
                     with _sending(self.where):
-                        futures.append(self.executor.submit(send, *item))
+                        futures.append(self.executor.submit(measure, *item))
             waiting = iter(futures)
             for (experiment, run), outcome in zip(plan, stored, strict=True):
                 if outcome is None:
@@ -173,8 +173,8 @@ class Runner(Generic[E]):
                     future.cancel()
             raise
 
-    def _prepared_measure(self) -> Callable[..., Outcome]:
-        """`_measure` with the conditions under which another process gives the same numbers."""
+    def _measure_elsewhere(self) -> Callable[..., Outcome]:
+        """A function that makes a run in another process, where it gives the same numbers as here."""
         rules = [rule for experiment in self.experiments for rule in experiment.rules]
         modules = {_module_name(row.author) for row in users_rows(rules)} - {"", "__main__"}
         this_process, threads = (socket.gethostname(), os.getpid()), torch.get_num_threads()
@@ -190,16 +190,16 @@ class Runner(Generic[E]):
 
 def _measure(
     where: str,
-    first: tuple[str, int],
+    sender: tuple[str, int],
     threads: int,
     path: Sequence[str],
     modules: Sequence[str],
     experiment: Experiment,
     run: Run,
 ) -> Outcome:
-    """Make a run in another process. first: host and id of the first process. modules: those that register rules."""
-    is_first = (socket.gethostname(), os.getpid()) == first
-    if is_first and threading.current_thread() is not threading.main_thread():
+    """Make a run in another process. sender: host and id of the process that asks for it. modules: those that register rules."""
+    is_sender = (socket.gethostname(), os.getpid()) == sender
+    if is_sender and threading.current_thread() is not threading.main_thread():
         remedy = "Threads share one state of random numbers; use processes, or leave it out"
         raise ValueError(must(where, "executor", "run things in processes of their own", "threads", remedy))
     sys.path += [folder for folder in path if folder not in sys.path]
@@ -239,7 +239,7 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
         for child in set(multiprocessing.active_children()) - before:
             child.terminate()
             child.join(10)
-            child.kill()  # of a worker in C code, where it cannot answer
+            child.kill()  # inside C code a worker does not answer `terminate`
         if not isinstance(error, process.BrokenProcessPool):
             raise
         remedy = "Its output says why; a script must call this below `if __name__ == '__main__':`"

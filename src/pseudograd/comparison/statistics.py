@@ -77,13 +77,15 @@ class Difference:
     def interval(self) -> tuple[float, float]:
         """Every shift that the test does not reject at `level`; infinite where the seeds are too few."""
         ways = _ways_up_to(tuple(range(1, len(self.gaps) + 1)))
-        rejected = sum(way / 2 ** len(self.gaps) <= self.level / 2 for way in ways)  # sums of ranks
-        if not rejected:
+        rejected_sums = sum(way / 2 ** len(self.gaps) <= self.level / 2 for way in ways)
+        if not rejected_sums:
             return -math.inf, math.inf
         means = _pair_means(self.gaps)
-        low = sorted(-math.inf if math.isnan(mean) else mean for mean in means)[rejected - 1]
-        high = sorted(math.inf if math.isnan(mean) else mean for mean in means)[-rejected]
-        return (low, high) if self.p <= LEVEL else (min(low, 0.0), max(high, 0.0))  # ties move its ends a little
+        low = sorted(-math.inf if math.isnan(mean) else mean for mean in means)[rejected_sums - 1]
+        high = sorted(math.inf if math.isnan(mean) else mean for mean in means)[-rejected_sums]
+        return (
+            (low, high) if self.p <= LEVEL else (min(low, 0.0), max(high, 0.0))
+        )  # ties move the ends, so 0 may be outside
 
     @property
     def detectable(self) -> float:
@@ -145,12 +147,12 @@ class Difference:
         if self.too_few_seeds:
             return f"too few seeds to tell: {self.seeds_that_differ} that differ cannot give p below {self.least_p:.2g}"
         if self.mean_disagrees:
-            but = f"but {_TURNED[self.verdict]} by the mean ({self.whole_mean:+.3g})"
-            return f"{self.verdict} on the typical seed (p = {self.p:.2g}), {but}"
+            by_mean = f"but {_TURNED[self.verdict]} by the mean ({self.whole_mean:+.3g})"
+            return f"{self.verdict} on the typical seed (p = {self.p:.2g}), {by_mean}"
         if self.verdict != NO_DIFFERENCE:
             return f"{self.verdict} (p = {self.p:.2g})"
-        would = f"; {self.detectable:.3g} would have been" if math.isfinite(self.detectable) else ""
-        return f"{NOT_TOLD} (p = {self.p:.2g}){would}"
+        detectable = f"; {self.detectable:.3g} would have been" if math.isfinite(self.detectable) else ""
+        return f"{NOT_TOLD} (p = {self.p:.2g}){detectable}"
 
 
 def difference(
@@ -175,10 +177,12 @@ def difference(
     ranks, above = _ranks_above([gap for gap in gaps if gap])
     total = sum(ranks)
     tail = _ways_up_to(tuple(sorted(ranks)))[min(above, total - above)]
-    favours = NO_DIFFERENCE if 2 * above == total else BETTER if (2 * above > total) == (better == "higher") else WORSE
-    p, seeds = min(1.0, 2 * tail / 2 ** len(ranks)), (len(gaps), len(ranks))
+    favours = BETTER if (2 * above > total) == (better == "higher") else WORSE
+    if 2 * above == total:
+        favours = NO_DIFFERENCE
+    p = min(1.0, 2 * tail / 2 ** len(ranks))
     mean, deviation = spread(gaps)
-    return Difference(mean, deviation, p, least_p(len(ranks)), favours, seeds, gaps=tuple(gaps))
+    return Difference(mean, deviation, p, least_p(len(ranks)), favours, (len(gaps), len(ranks)), gaps=tuple(gaps))
 
 
 def holm(
@@ -193,19 +197,19 @@ def holm(
     # A difference that can never be significant is not counted.
     ordered = [name for name, difference in differences.items() if difference.least_p <= LEVEL]
     ordered.sort(key=lambda name: differences[name].p / share[name])
-    corrected, largest, stopped_at = dict(differences), 0.0, 0.0
+    corrected, largest, final_sum = dict(differences), 0.0, 0.0
     for index, name in enumerate(ordered):
-        left = math.fsum(share[other] for other in ordered[index:])
-        largest = max(largest, min(1.0, differences[name].p * left / share[name]))
-        if largest > LEVEL and not stopped_at:  # nothing that follows is significant either
-            stopped_at = left
-        among = (stopped_at or left) / share[name]
+        remaining_sum = math.fsum(share[other] for other in ordered[index:])
+        largest = max(largest, min(1.0, differences[name].p * remaining_sum / share[name]))
+        if largest > LEVEL and not final_sum:  # nothing that follows is significant either
+            final_sum = remaining_sum
+        factor = (final_sum or remaining_sum) / share[name]
         corrected[name] = replace(
             differences[name],
             p=largest,
-            least_p=min(1.0, differences[name].least_p * among, largest),
+            least_p=min(1.0, differences[name].least_p * factor, largest),
             comparisons=len(ordered),
-            level=LEVEL / among,
+            level=LEVEL / factor,
         )
     return corrected
 

@@ -69,8 +69,8 @@ class Store:
             staged.replace(self._file(key))
         except OSError as error:
             remedy = f"{error.strerror}: choose another folder"
-            what = must(self.where, "keep", "take the finished runs", str(self.folder), remedy)
-            raise ValueError(what) from error
+            text = must(self.where, "keep", "take the finished runs", str(self.folder), remedy)
+            raise ValueError(text) from error
         finally:
             staged.unlink(missing_ok=True)
 

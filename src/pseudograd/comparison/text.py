@@ -27,16 +27,16 @@ def comparison_text(comparison: Verdicts) -> str:
 def headlines(comparison: Verdicts) -> Iterator[str]:
     """Warnings that come before the numbers: the rules changed nothing, or the seeds are too few."""
     if comparison.changed_nothing:
-        apart = [name for name in (NO_CLAMP, PROJECT) if name in comparison.variants and not comparison.is_given]
-        but = f" {listed(apart).capitalize()} aside." if apart else ""
-        what = "variant" if comparison.is_given else "rule"
-        yield f"The {what}s changed nothing: every {what} gave the numbers of {comparison.baseline}, to the bit.{but}"
+        others = [name for name in (NO_CLAMP, PROJECT) if name in comparison.variants and not comparison.is_given]
+        note = f" {listed(others).capitalize()} aside." if others else ""
+        noun = "variant" if comparison.is_given else "rule"
+        yield f"The {noun}s changed nothing: every {noun} gave the numbers of {comparison.baseline}, to the bit.{note}"
         yield from comparison.reached.lines()
     elif comparison.too_few_seeds:
-        compared = counted(len(comparison.family.planned), "comparison")
-        need = comparison.family.needs[0]
-        needs = f"need{'s' if len(comparison.family.planned) == 1 else ''} at least {need} seeds"
-        yield f"Too few seeds: {len(comparison.seeds)}. {compared} {needs}."
+        family = comparison.family
+        verb = "needs" if len(family.planned) == 1 else "need"
+        needs = f"{counted(len(family.planned), 'comparison')} {verb} at least {family.needs.planned} seeds"
+        yield f"Too few seeds: {len(comparison.seeds)}. {needs}."
 
 
 def _table(comparison: Verdicts, number: str) -> Iterator[str]:
@@ -61,7 +61,9 @@ def mean_and_spread(values: Sequence[float]) -> str:
     """Mean, standard deviation, and the number of values that are not finite."""
     mean, deviation = spread(values)
     lost = sum(not math.isfinite(value) for value in values)
-    text = "" if math.isnan(mean) else f"{mean:.4g}" if not deviation > 0 else f"{mean:.4g} ± {deviation:.2g}"
+    text = "" if math.isnan(mean) else f"{mean:.4g}"
+    if deviation > 0:
+        text += f" ± {deviation:.2g}"
     if lost:
         missing = f"{lost} of {len(values)} not finite" if lost < len(values) else "not finite"
         return f"{text}, {missing}" if text else missing
@@ -87,11 +89,11 @@ def verdict_cell(comparison: Verdicts, number: str, name: str) -> str:
 
 def sentences(comparison: Verdicts, number: str) -> list[str]:
     """The best variant, and the effect of torch.clamp's edge."""
-    edges = (_edge(comparison, *pair, verdict) for pair, verdict in comparison.edges(number).items())
-    return [*_best(comparison, number), *edges]
+    edges = (_edge_sentence(comparison, *pair, verdict) for pair, verdict in comparison.edges(number).items())
+    return [*_best_sentence(comparison, number), *edges]
 
 
-def _best(comparison: Verdicts, number: str) -> Iterator[str]:
+def _best_sentence(comparison: Verdicts, number: str) -> Iterator[str]:
     first, *tied = comparison.leaders(number)
     is_tie_of_all = len(tied) + 1 == len(comparison.variants)
     if comparison.changed_nothing and is_tie_of_all:
@@ -118,7 +120,7 @@ def _is_better_but_for_the_mean(comparison: Verdicts, number: str, first: str, s
     return not comparison.repeats and difference.mean_disagrees and difference.verdict == BETTER
 
 
-def _edge(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> str:
+def _edge_sentence(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> str:
     old = f"the old edge ({eras()[older].name}, {older})"
     new = f"the new edge ({eras()[newer].name}, {newer})"
     winner, loser = (old, new) if verdict.favours == BETTER else (new, old)
@@ -129,8 +131,8 @@ def _edge(comparison: Verdicts, older: str, newer: str, verdict: Difference) -> 
         return f"Edge: {'' if len(comparison.eras) == 2 else f'{old} and {new}: '}{verdict}."
     size = f" {verdict.size}," if verdict.size else ""
     typical = " on the typical seed" if verdict.mean_disagrees else ""
-    but = f", but worse by the mean ({verdict.whole_mean:+.3g})" if verdict.mean_disagrees else ""
-    return f"Edge: {winner} is better than {loser}{typical},{size} p = {verdict.p:.2g}{but}."
+    by_mean = f", but worse by the mean ({verdict.whole_mean:+.3g})" if verdict.mean_disagrees else ""
+    return f"Edge: {winner} is better than {loser}{typical},{size} p = {verdict.p:.2g}{by_mean}."
 
 
 def closing_lines(comparison: Verdicts) -> Iterator[str]:
@@ -142,7 +144,7 @@ def closing_lines(comparison: Verdicts) -> Iterator[str]:
             "from a generator of its own, give it an argument seed, and seed that generator with it."
         )
     elif comparison.family.differences:
-        yield from _method(comparison)
+        yield from _method_sentences(comparison)
     if not comparison.changed_nothing:
         yield from comparison.reached.lines()
     yield from comparison.notes
@@ -150,18 +152,19 @@ def closing_lines(comparison: Verdicts) -> Iterator[str]:
         yield f"Failed: {variant}, seed {seed}: {failure}"
 
 
-def _method(comparison: Verdicts) -> Iterator[str]:
+def _method_sentences(comparison: Verdicts) -> Iterator[str]:
     family, baseline = comparison.family, comparison.baseline
     yield f"{TEST}, of differences seed by seed; spreads are standard deviations over seeds."
     yield f"Less {baseline}: the median of the differences' pairwise means (Hodges and Lehmann), and the interval that the test leaves."
     yield f"An interval is of {1 - LEVEL:.0%} or more, as the correction asks. A small effect that is told looks larger than it is."
-    planned, pairs = family.corrected_for
-    if planned + pairs:
+    planned, others = family.corrected_for
+    if planned + others:
         numbers = f" of all {len(comparison.values)} numbers" if len(comparison.values) > 1 else ""
-        each = f"with {baseline}{' or between its eras' if comparison.edges() else ''}"
-        each = f": {planned} {each}, {pairs} between the others, to tell the best" if pairs else f" {each}"
-        count = counted(planned + pairs, "comparison")
-        yield f"p is corrected by Holm for {count}{numbers}{each}; up to {LEVEL:g} is a difference."
+        scope = f"with {baseline}{' or between its eras' if comparison.edges() else ''}"
+        scope = f": {planned} {scope}, {others} between the others, to tell the best" if others else f" {scope}"
+        count = counted(planned + others, "comparison")
+        yield f"p is corrected by Holm for {count}{numbers}{scope}; up to {LEVEL:g} is a difference."
     is_tie = any(len(comparison.leaders(number)) > 1 for number in comparison.values)
-    if is_tie and family.pairs and not comparison.too_few_seeds and len(comparison.seeds) < family.needs[1]:
-        yield f"To tell the best of {counted(family.pairs, 'pair')} from the next may need {family.needs[1]} seeds."
+    needed = family.needs.others
+    if is_tie and family.pairs and not comparison.too_few_seeds and len(comparison.seeds) < needed:
+        yield f"To tell the best of {counted(family.pairs, 'pair')} from the next may need {needed} seeds."

@@ -69,7 +69,7 @@ class Training:
         when = f"with {run.variant} and seed {run.seed}"
         values = read_result(self.where, result, when) if failure is None else {}
         return Outcome(
-            values, failure=failure, has_acted=entry.has_acted, draws=randomness.was_used, reached=entry.coverage
+            values, failure=failure, has_acted=entry.has_acted, draws=randomness.was_used, reached=entry.reach
         )
 
     def check_travels(self) -> None:
@@ -108,11 +108,11 @@ def read_signature(
     except (TypeError, ValueError):  # written in C
         return tuple(positional), ()
     parameters = list(signature.parameters.values())
-    in_order = [parameter for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
+    by_position = [parameter for parameter in parameters if parameter.kind <= parameter.POSITIONAL_OR_KEYWORD]
     takes_any = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
-    is_wrong = len(in_order) < len(positional) and not takes_any
+    is_wrong = len(by_position) < len(positional) and not takes_any
     keyword_only = [parameter for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
-    for index, parameter in enumerate([*in_order[len(positional) :], *keyword_only]):
+    for index, parameter in enumerate([*by_position[len(positional) :], *keyword_only]):
         is_required = parameter.default is parameter.empty
         if parameter.name in _KNOWN_NAMES and parameter.kind is not parameter.POSITIONAL_ONLY:
             named.append(parameter.name)

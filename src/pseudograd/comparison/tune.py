@@ -61,13 +61,13 @@ class Tuning:
         return self.final.leaders()
 
     @property
-    def _earlier(self) -> list[str]:
-        """The lines about everything before the last round."""
+    def _round_lines(self) -> list[str]:
+        """The lines about the rounds before the last."""
         return [f"Round {count}: {row}." for count, row in enumerate(self.rounds, start=1)]
 
     def __str__(self) -> str:
         spent = f"{self.spent:.4g} of {counted(self.budget, 'run')} spent in all"
-        lines = [*self._earlier, f"Last round, on seeds of its own: {spent}.", "", comparison_text(self.final)]
+        lines = [*self._round_lines, f"Last round, on seeds of its own: {spent}.", "", comparison_text(self.final)]
         if self.final.too_few_seeds:
             lines.append(f"A larger budget gives the last round more seeds than {len(self.final.seeds)}.")
         elif len(self.best) > 1 and self.final.baseline in self.best:
@@ -76,7 +76,7 @@ class Tuning:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return (to_html("\n".join(self._earlier)) if self._earlier else "") + self.final._repr_html_()
+        return (to_html("\n".join(self._round_lines)) if self.rounds else "") + self.final._repr_html_()
 
     def to_json(self) -> dict[str, object]:
         """Plain data, as Comparison.to_json."""
@@ -84,8 +84,7 @@ class Tuning:
             {"kept" if key == "remaining" else key: value for key, value in vars(row).items()} for row in self.rounds
         ]
         head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": self.best}
-        plain: dict[str, object] = plain_numbers({**head, "searches": [], "rounds": rounds})
-        return {**plain, "final": self.final.to_json()}
+        return {**plain_numbers({**head, "searches": [], "rounds": rounds}), "final": self.final.to_json()}
 
 
 def tune(
@@ -148,20 +147,21 @@ def tune(
     always = [name for name in training.variants if name not in names]
     plan = _plan(len(names), len(always), len(training.choice.eras), budget, steps)
     rounds: list[Round] = []
-    first, spent = 0, Fraction(0)
+    next_seed, spent = 0, Fraction(0)
     with compare.runner_for(training, jobs, executor, keep, on_trial) as runner:
         for seeds, part in plan:
             length = None if steps is None else max(1, int(steps * part))
-            outcomes = compare.measure(runner, training, names, range(first, first + seeds), length)
-            medians = compare.make_comparison(training, outcomes, names, better, 0.0, is_part=True)
-            first, spent = first + seeds, spent + seeds * part * len(names)
-            ranked = medians.ranked()
+            outcomes = compare.measure(runner, training, names, range(next_seed, next_seed + seeds), length)
+            comparison = compare.make_comparison(training, outcomes, names, better, 0.0, is_part=True)
+            next_seed += seeds
+            spent += seeds * part * len(names)
+            ranked = comparison.ranked()
             best = ranked[: max(FINALISTS, math.ceil(len(ranked) / 2))]
-            rounds.append(Round(seeds, length, {name: medians.median(name) for name in ranked}, best))
+            rounds.append(Round(seeds, length, {name: comparison.median(name) for name in ranked}, best))
             names = [name for name in names if name in best]
         names = [name for name in training.variants if name in (*always, *names)]
-        last = range(first, first + int((budget - spent) // len(names)))
-        outcomes = compare.measure(runner, training, names, last, steps)
+        last_seeds = range(next_seed, next_seed + int((budget - spent) // len(names)))
+        outcomes = compare.measure(runner, training, names, last_seeds, steps)
     seconds = time.perf_counter() - began
     final = compare.make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
     return Tuning(tuple(rounds), final, budget, float(spent + len(outcomes)))
@@ -169,24 +169,26 @@ def tune(
 
 def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
     """The number of seeds and the part of a whole run, for each round before the last. The budget must pay for one seed of each."""
-    alive = [candidates]  # the number of rules in each round
-    while alive[-1] > FINALISTS:
-        alive.append(math.ceil(alive[-1] / 2))
-    last, rounds = alive.pop() + always, len(alive)
+    counts = [candidates]  # of rules in each round
+    while counts[-1] > FINALISTS:
+        counts.append(math.ceil(counts[-1] / 2))
+    last_count = counts.pop() + always
+    rounds = len(counts)
     parts = [Fraction(1, 2 ** (rounds - index)) if steps is not None else Fraction(1) for index in range(rounds)]
-    costs = [count * part for count, part in zip(alive, parts, strict=True)]
-    early = sum(costs, Fraction(0))
-    differ = last - 2  # variants that may differ from torch.clamp: not itself, and not its own era
-    older = math.comb(max(eras - 1, 0), 2)  # pairs of eras without the installed one
-    enough = math.ceil(early + max(needs(differ + older, math.comb(differ, 2) - older)) * last)
-    if budget < early + last:
+    costs = [count * part for count, part in zip(counts, parts, strict=True)]  # of one seed in each round
+    early_cost = sum(costs, Fraction(0))
+    different = last_count - 2  # variants that may differ from torch.clamp: not itself, and not its own era
+    older_pairs = math.comb(max(eras - 1, 0), 2)  # pairs of eras without the installed one
+    needed_seeds = max(needs(different + older_pairs, math.comb(different, 2) - older_pairs))
+    enough = math.ceil(early_cost + needed_seeds * last_count)
+    if budget < early_cost + last_count:
         remedy = f"Fewer rules need less; {enough} give the last round seeds enough to tell"
-        requirement = f"pay for one run of each, at least {math.ceil(early + last)}"
+        requirement = f"pay for one run of each, at least {math.ceil(early_cost + last_count)}"
         raise ValueError(must("tune", "budget", requirement, budget, remedy))
-    spare = max(Fraction(0), min(budget - early - last, Fraction(budget - enough), Fraction(budget, 2)))
+    spare = max(Fraction(0), min(budget - early_cost - last_count, Fraction(budget - enough), Fraction(budget, 2)))
     plan = []
     for cost, part in zip(costs, parts, strict=True):
-        more = min(max(int(Fraction(budget, 2 * rounds) // cost) - 1, 0), int(spare // cost))
-        spare -= more * cost
-        plan.append((1 + more, part))
+        more_seeds = min(max(int(Fraction(budget, 2 * rounds) // cost) - 1, 0), int(spare // cost))
+        spare -= more_seeds * cost
+        plan.append((1 + more_seeds, part))
     return plan

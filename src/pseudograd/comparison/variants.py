@@ -24,7 +24,7 @@ from ..torch_table.eras import Era
 from ..torch_table.forms import SWITCHES
 from .reached import Call, Reach, watch_own_functions
 
-Bound = float | None  # or a tensor
+Bound = float | None  # a tensor works, too
 Clamp = Callable[[Tensor, Bound, Bound], Tensor]
 RuleRow = tuple[RuleLike, Edge | None]
 INSTALLED = "torch.clamp"
@@ -104,8 +104,8 @@ class HandedClamp:
 
 @dataclass
 class Entry:
-    """A variant during a run. handed: the argument that the run gets. own: Functions of the program and ops of this library, which keep
-    their own rule.
+    """A variant during a run. handed: the argument that the run gets; None if it gets none. own: calls with a rule of their own, of the
+    program's autograd Functions and of ops of this library.
     """
 
     handed: object = None
@@ -114,7 +114,7 @@ class Entry:
     own: Mapping[Call, None] = field(default_factory=dict, repr=False)
 
     @property
-    def coverage(self) -> Reach:
+    def reach(self) -> Reach:
         return Reach.from_report(None if self.rewriting is None else self.rewriting.report(), self.own)
 
     @property
@@ -140,6 +140,7 @@ class Choice:
 
     @property
     def is_given(self) -> bool:
+        """Did the user give all variants?"""
         return self.own_baseline is not None
 
     @property
@@ -152,7 +153,7 @@ class Choice:
             return tuple(self.rows)
         if self.families:
             return tuple(dict.fromkeys([*self.eras, *self.rows, self.baseline]))
-        return tuple(variant.name for variant in self._handed())
+        return tuple(variant.name for variant in self._variants_of_argument())
 
     @property
     def candidates(self) -> tuple[str, ...]:
@@ -161,7 +162,7 @@ class Choice:
 
     @property
     def eras(self) -> tuple[str, ...]:
-        """The eras of torch that the variants differ in. A clamp that is handed out gets numbers as bounds."""
+        """The variants that are eras of torch. A clamp as an argument gets numbers as bounds, so eras with one rule are one variant."""
         if self.is_given or (self.families and "clamp" not in self.families):
             return ()
         return tuple(name for name, era in eras().items() if self.families or name == era.rule)
@@ -176,15 +177,16 @@ class Choice:
         family = self.families[0] if self.families else "clamp"
         return f"torch.{family}" if hasattr(torch, family) else f"torch's {family}"
 
-    def _handed(self) -> list[Variant]:
+    def _variants_of_argument(self) -> list[Variant]:
         return variants([rule_variant(name, *row) for name, row in self.rules.items()], has_leaves=self.has_project)
 
     @contextlib.contextmanager
     def enter(self, name: str) -> Iterator[Entry]:
+        """Prepare the variant of this name for one run."""
         if self.is_given:
             yield Entry(HandedClamp(rule_variant(name, *self.rules[name])) if name in self.rules else self.rows[name])
         elif not self.families:
-            variant = next(variant for variant in self._handed() if variant.name == name)
+            variant = next(variant for variant in self._variants_of_argument() if variant.name == name)
             yield Entry(HandedClamp(variant), variant.projects)
         else:
             rewriting = self._rewriting(name)
@@ -196,7 +198,7 @@ class Choice:
                     yield Entry(rewriting=rewriting)
 
     def _rewriting(self, name: str) -> Rewriting | None:
-        """An era rewrites all clamps of torch, also with bounds that are tensors. A rule rewrites the chosen families."""
+        """The context of a variant: an era rewrites all clamps of torch, a rule the chosen families. None for the baseline."""
         if name == self.baseline:
             return None
         if name in self.eras:
@@ -205,10 +207,7 @@ class Choice:
 
 
 def choose_rules(
-    where: str,
-    rules: Iterable[str | RuleObject] | None,
-    replace: str | Sequence[str] | None,
-    has_project: bool,
+    where: str, rules: Iterable[str | RuleObject] | None, replace: str | Sequence[str] | None, has_project: bool
 ) -> Choice:
     """The variants for these rules of clamp, checked."""
     families = () if replace is None else (replace,) if isinstance(replace, str) else tuple(replace)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from typing import NamedTuple
 
 from ..errors import must, unknown_name
 from . import statistics
@@ -30,6 +31,13 @@ PLANNED = 0.7
 
 Values = Mapping[str, tuple[float, ...]]  # by variant, one value for each seed
 Pair = tuple[str, str, str]  # a number, and two variants
+
+
+class Counts(NamedTuple):
+    """One figure for the planned comparisons, and one for all others."""
+
+    planned: int
+    others: int
 
 
 @dataclass(frozen=True)
@@ -60,8 +68,8 @@ class Family:
         return [name for name in ranked if not is_beaten(name)] or [ranked[0]]
 
     @property
-    def corrected_for(self) -> tuple[int, int]:
-        """How many planned and how many other comparisons p is corrected for: those that have enough seeds to be significant."""
+    def corrected_for(self) -> Counts:
+        """How many comparisons p is corrected for: those that have enough seeds to be significant."""
         return _count_possible(self.differences, self.planned)
 
     @property
@@ -70,16 +78,17 @@ class Family:
         return len(self.differences) - len(self.planned)
 
     @property
-    def needs(self) -> tuple[int, int]:
+    def needs(self) -> Counts:
         return needs(len(self.planned), self.pairs)
 
 
-def needs(planned: int, pairs: int) -> tuple[int, int]:
-    """How many seeds have to differ before a planned comparison can be significant, and how many before another pair can."""
+def needs(planned: int, pairs: int) -> Counts:
+    """How many seeds have to differ before a comparison can be significant. pairs: the number of those that are not planned."""
     if not pairs:
-        return statistics.seeds_needed(planned), 1
+        return Counts(statistics.seeds_needed(planned), 1)
     after_one = 1 - PLANNED / planned if planned else 1.0  # a significant planned comparison passes its share on
-    return statistics.seeds_needed(planned / PLANNED), statistics.seeds_needed(pairs * after_one / (1 - PLANNED))
+    others = statistics.seeds_needed(pairs * after_one / (1 - PLANNED))
+    return Counts(statistics.seeds_needed(planned / PLANNED), others)
 
 
 def make_family(
@@ -93,11 +102,11 @@ def make_family(
 ) -> Family:
     """Compare the planned pairs for each number. With `with_best`, compare every other pair too.
 
-    once: all seeds gave the same values, so the first value is enough. tie: see `statistics.difference`.
+    once: all seeds gave the same values, so the first value is enough. tie: differences of at most `tie` count as none.
     """
     stands_for: dict[tuple[str, str], str] = {}
     differences: dict[Pair, Difference] = {}
-    chosen: set[Pair] = set()
+    planned_pairs: set[Pair] = set()
     seeds = 0
     for number, rows in values.items():
         distinct: dict[str, str] = {}
@@ -107,26 +116,27 @@ def make_family(
         to_compare = {frozenset(stands_for[number, name] for name in pair) for pair in planned}
         for first, second in combinations(distinct.values(), 2):
             if {first, second} in to_compare:
-                chosen.add((number, first, second))
+                planned_pairs.add((number, first, second))
             elif not with_best:
                 continue
-            gap = statistics.difference(rows[first][:seeds], rows[second][:seeds], better=better[number], tie=tie)
-            differences[number, first, second] = gap
-    count, others = _count_possible(differences, chosen)
-    share = PLANNED if others else 1.0
-    of_planned, of_others = share / max(count, 1), (1 - PLANNED) / max(others, 1)
-    corrected = statistics.holm(
-        differences, {pair: of_planned if pair in chosen else of_others for pair in differences}
-    )
+            difference = statistics.difference(
+                rows[first][:seeds], rows[second][:seeds], better=better[number], tie=tie
+            )
+            differences[number, first, second] = difference
+    possible = _count_possible(differences, planned_pairs)
+    planned_weight = (PLANNED if possible.others else 1.0) / max(possible.planned, 1)
+    other_weight = (1 - PLANNED) / max(possible.others, 1)
+    weights = {pair: planned_weight if pair in planned_pairs else other_weight for pair in differences}
+    corrected = statistics.holm(differences, weights)
     zeros = (0.0,) * seeds
-    return Family(corrected, stands_for, frozenset(chosen), statistics.difference(zeros, zeros))
+    return Family(corrected, stands_for, frozenset(planned_pairs), statistics.difference(zeros, zeros))
 
 
-def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] | frozenset[Pair]) -> tuple[int, int]:
-    """How many planned and how many other comparisons could be significant, given how many of their seeds differ."""
+def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] | frozenset[Pair]) -> Counts:
+    """How many comparisons could be significant, given how many of their seeds differ."""
     possible = [pair for pair, row in differences.items() if statistics.least_p(row.seeds_that_differ) <= LEVEL]
     count = sum(pair in planned for pair in possible)
-    return count, len(possible) - count
+    return Counts(count, len(possible) - count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +194,7 @@ class Verdicts:
     def too_few_seeds(self) -> bool:
         """Are there too few seeds for any significant difference from the baseline?"""
         differ = any(self.verdict(name, number).seeds_that_differ for number in self.values for name in self.others)
-        return not self.repeats and differ and len(self.seeds) < self.family.needs[0]
+        return not self.repeats and differ and len(self.seeds) < self.family.needs.planned
 
     def verdict(self, variant: str, number: str | None = None) -> Difference:
         """The difference between a variant and the baseline, corrected for all comparisons of this report."""
