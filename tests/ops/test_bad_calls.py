@@ -132,7 +132,7 @@ def test_a_second_call_takes_the_short_way(
     def refuse(*arguments: object) -> None:
         raise AssertionError("the long way")
 
-    monkeypatch.setattr(bounds, "_unprepared", refuse)
+    monkeypatch.setattr(bounds, "_run_unprepared", refuse)
     assert torch.equal(f(x), first)
     with pytest.raises(AssertionError, match="the long way"):
         f(x.double())

@@ -14,7 +14,7 @@ from ..arguments import rounded_to
 from ..geometry import SHARES
 from ..listen.harmless import quietly
 from ..notebook import to_html
-from ..ops.policy import DEFAULT, POLICY_LOSS, mean_over_tokens, name_of_rule, policy_loss
+from ..ops.policy import DEFAULT_BOUND, POLICY_LOSS, mean_over_tokens, name_of_rule, policy_loss
 from ..ops.shared_rules import widened
 from ..rule import RuleLike
 from ..torch_table.eras import ERAS
@@ -168,7 +168,7 @@ def _report(
     settings: Mapping[str, Any],
 ) -> ClipReport:
     """clipped, unclipped: the gradients to log_ratio with the clip and without."""
-    low, high = settings.get("low", DEFAULT), settings.get("high", DEFAULT)
+    low, high = settings.get("low", DEFAULT_BOUND), settings.get("high", DEFAULT_BOUND)
     lowest, highest = (None if low is None else 1 - low), (None if high is None else 1 + high)
     if settings.get("level") == "sequence":
         log_ratio = mean_over_tokens(log_ratio, mask).expand_as(log_ratio)

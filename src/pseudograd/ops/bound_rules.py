@@ -35,7 +35,7 @@ EXAMPLE = f"{LEAKY_RULE}(0.2)"  # a rule with a parameter, for messages
 
 
 def _blocked(grad: Tensor, below: Tensor, above: Tensor) -> Tensor:
-    """Where would a descent step move x further out? Signs only: a product would underflow."""
+    """Where would a descent step move x further out? Signs are compared, because a product could underflow."""
     return (below & (grad > 0)) | (above & (grad < 0))
 
 
@@ -122,7 +122,7 @@ def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tupl
     return torch.where(blocked, 0.0, grad), torch.where(blocked, grad, 0.0)
 
 
-def _pull_of(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull:
+def _make_pull(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pull:
     """The pull of a rule whose gradient of x outside is outside(...). The bounds get the true gradient: grad where they replaced x."""
 
     def pull(
@@ -177,11 +177,11 @@ def _expand_bool(value: object, like: Tensor) -> Tensor:
     return value if isinstance(value, Tensor) else torch.full_like(like, bool(value))
 
 
-def _pull_of_identity(grad: Tensor, x: object, min: object, max: object, *, wants: Wants, **how: object) -> Gradients:
+def _pull_identity(grad: Tensor, x: object, min: object, max: object, *, wants: Wants, **how: object) -> Gradients:
     """x gets grad as it is. If no bound wants a gradient, no input was kept, and x, min and max are None."""
     if not (wants[1] or wants[2]):
         return grad, None, None
-    return _pull_of(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
+    return _make_pull(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
 
 
 def _keeps_for_the_bounds_only(wants: Wants) -> tuple[str, ...]:
@@ -194,14 +194,14 @@ def _keeps_for_the_bounds_only(wants: Wants) -> tuple[str, ...]:
 def adapt(function: UserFormula, is_linear: bool, scalar_formula: Callable[..., float], /, **row: Any) -> Rule:
     """The row of a user's function(grad, x, y, min, max, **settings), which gives the gradient of x outside.
 
-    `_pull_of` adds the edge and the gradients of the bounds. Half precision is computed in float32, because a formula has several steps.
+    `_make_pull` adds the edge and the gradients of the bounds. Half precision is computed in float32, because a formula has several steps.
     """
 
     def outside(grad: Tensor, below: Tensor, above: Tensor, *others: Bound, settings: Mapping[str, float]) -> Tensor:
         wide = [widened(value) if isinstance(value, Tensor) else value for value in (grad, *others)]
         return torch.where(below | above, function(*wide, **settings), wide[0]).to(grad.dtype)  # type: ignore[arg-type]
 
-    pull, scalar_reference = _pull_of(outside), partial(reference.gradient, scalar_formula)
+    pull, scalar_reference = _make_pull(outside), partial(reference.gradient, scalar_formula)
     return Rule(pull=pull, reference=scalar_reference, is_linear=is_linear, keeps=BOUNDED, is_from_user=True, **row)
 
 
@@ -229,7 +229,7 @@ def _find_room(min: Bound, max: Bound, **_: object) -> Formula:
 
 
 def _rule(name: str, outside: Callable[..., Tensor], **row: Any) -> None:
-    pull = _pull_of(outside, bool(row.get("ignores_edge")))
+    pull = _make_pull(outside, bool(row.get("ignores_edge")))
     row = {"pull": pull, "keeps": BOUNDED, "is_long": True, "colour": _COLOURS.get(name, ""), **row}
     RULES[name] = Rule(name=name, reference=partial(reference.gradient, name), **row)
 
@@ -251,7 +251,7 @@ _rule(
     source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
     is_linear=True,
     ignores_edge=True,
-    pull=_pull_of_identity,
+    pull=_pull_identity,
     keeps=_keeps_for_the_bounds_only,
     sides=lambda: (ALL, ALL),
     is_long=False,

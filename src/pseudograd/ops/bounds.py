@@ -73,7 +73,8 @@ def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound) -> None:
         elif bound is not None:
             _check_number(op, name, bound, x)
     if is_number(min) and is_number(max) and surely(min > max):
-        (low, high), got = names, f"{names[0]}={min!r} and {names[1]}={max!r}"
+        low, high = names
+        got = f"{low}={min!r} and {high}={max!r}"
         raise ValueError(f"{op}: {low} must not exceed {high}, got {got}. Swap them or drop one.")
 
 
@@ -138,16 +139,16 @@ def clamp(
     Source: ClampWithGrad, VQGAN+CLIP notebooks (K. Crowson, 2021, MIT); tensorflow-compression and lucid (2018) for the same rule.
     """
     y = engine.run_prepared("clamp", x, rule, edge, maximize, min, max)
-    return _unprepared(CLAMP, x, min, max, rule, edge, maximize) if y is None else y
+    return _run_unprepared(CLAMP, x, min, max, rule, edge, maximize) if y is None else y
 
 
-def _bounded(op: Op, x: Tensor, low: Bound, high: Bound, rule: RuleLike, edge: EdgeAtBound, maximize: bool) -> Tensor:
+def _run_op(op: Op, x: Tensor, low: Bound, high: Bound, rule: RuleLike, edge: EdgeAtBound, maximize: bool) -> Tensor:
     """A public call of any op of the family except clamp, which does the same in its own lines to save a call."""
     y = engine.run_prepared(op.name, x, rule, edge, maximize, low, high)
-    return _unprepared(op, x, low, high, rule, edge, maximize) if y is None else y
+    return _run_unprepared(op, x, low, high, rule, edge, maximize) if y is None else y
 
 
-def _unprepared(
+def _run_unprepared(
     op: Op, x: Tensor, low: Bound, high: Bound, rule: RuleLike, edge: EdgeAtBound, maximize: bool
 ) -> Tensor:
     call = call_for(op, rule, edge, maximize)
@@ -238,7 +239,7 @@ def lower_bound(
     """
     if bound is None:
         raise ValueError(must("lower_bound", "bound", "be a number or a tensor", None))
-    return _bounded(LOWER_BOUND, x, bound, None, rule, edge, maximize)
+    return _run_op(LOWER_BOUND, x, bound, None, rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -269,7 +270,7 @@ def upper_bound(
     """
     if bound is None:
         raise ValueError(must("upper_bound", "bound", "be a number or a tensor", None))
-    return _bounded(UPPER_BOUND, x, None, bound, rule, edge, maximize)
+    return _run_op(UPPER_BOUND, x, None, bound, rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -290,7 +291,7 @@ def relu(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: EdgeAtBound = "open", m
         tensor([0., 1., 1.])
     Source: torch.relu; with the default rule of clamp it is lucid's redirected ReLU (2018).
     """
-    return _bounded(RELU, x, 0.0, None, rule, edge, maximize)
+    return _run_op(RELU, x, 0.0, None, rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -311,7 +312,7 @@ def relu6(x: Tensor, *, rule: RuleLike = TRUE_RULE, edge: EdgeAtBound = "open", 
         tensor([1., 1., 1.])
     Source: torch.nn.functional.relu6; with the default rule of clamp it is lucid's redirected ReLU6 (2018).
     """
-    return _bounded(RELU6, x, 0.0, 6.0, rule, edge, maximize)
+    return _run_op(RELU6, x, 0.0, 6.0, rule, edge, maximize)
 
 
 @engine.unscriptable
@@ -344,7 +345,7 @@ def hardtanh(
     for name, bound in (("min_val", min_val), ("max_val", max_val)):
         if not is_number(bound) and (isinstance(bound, Tensor) or _python_number(bound) is bound):
             raise TypeError(must("hardtanh", name, "be a number", bound, "Use clamp for tensor bounds"))
-    return _bounded(HARDTANH, x, min_val, max_val, rule, edge, maximize)
+    return _run_op(HARDTANH, x, min_val, max_val, rule, edge, maximize)
 
 
 def picture_of(low: float | None, high: float | None) -> Picture:
@@ -388,15 +389,17 @@ def _plain_clamp(x: Tensor, min: Bound, max: Bound) -> Tensor:
     return torch.clamp(x, *unify_bounds(x, min, max))  # type: ignore[arg-type]
 
 
-_INWARD = DEFAULT_RULE, "closed"
-CLAMP = _op("clamp", torch.clamp, clamp, (-1.0, 1.0), samples_of_bounds(-1.0, 1.0), _INWARD, plain_torch=_plain_clamp)
+_DEFAULTS_OF_CLAMP = DEFAULT_RULE, "closed"
+CLAMP = _op(
+    "clamp", torch.clamp, clamp, (-1.0, 1.0), samples_of_bounds(-1.0, 1.0), _DEFAULTS_OF_CLAMP, plain_torch=_plain_clamp
+)
 LOWER_BOUND = _op(
     "lower_bound",
     torch.clamp,
     lambda x, min, max, **how: lower_bound(x, min, **how),
     (-1.0, None),
     samples_of_bounds(-1.0, None),
-    _INWARD,
+    _DEFAULTS_OF_CLAMP,
 )
 UPPER_BOUND = _op(
     "upper_bound",
@@ -404,7 +407,7 @@ UPPER_BOUND = _op(
     lambda x, min, max, **how: upper_bound(x, max, **how),
     (None, 1.0),
     samples_of_bounds(None, 1.0),
-    _INWARD,
+    _DEFAULTS_OF_CLAMP,
 )
 RELU = _op(
     "relu",

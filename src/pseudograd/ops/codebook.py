@@ -194,7 +194,7 @@ def _nearest_code(x: Tensor, codebook: Tensor) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         is_double = torch.float64 in (x.dtype, codebook.dtype) or not _keeps_single_precision(x.device)
-        indices = (_search_any if is_double else _search_in_single)(rows, codebook)
+        indices = (_search_exactly if is_double else _search_in_single)(rows, codebook)
     return indices.reshape(x.shape[:-1])
 
 
@@ -232,21 +232,21 @@ def _search_in_single(x: Tensor, codebook: Tensor) -> Tensor:
     buffer, squares = torch.empty(min(step, len(x)), len(codes), device=x.device), lengths.square()
     for start in range(0, len(x), step):
         part = slice(start, start + step)
-        rows, of_part = x[part].float(), indices[part]
+        rows, part_indices = x[part].float(), indices[part]
         scores = torch.addmm(squares, rows, codes.mT, alpha=-2, out=buffer[: len(rows)])
-        torch.min(scores, -1, out=(least[part], of_part))
-        torch.amin(scores.scatter_(1, of_part.unsqueeze(1), torch.inf), -1, out=second[part])
-    lost = _gamma(size, limits.eps)
-    share = 2 * (lost + _gamma(size, torch.finfo(torch.float64).eps)) / max(1 - lost, 0.5) ** 2
+        torch.min(scores, -1, out=(least[part], part_indices))
+        torch.amin(scores.scatter_(1, part_indices.unsqueeze(1), torch.inf), -1, out=second[part])
+    gamma = _gamma(size, limits.eps)
+    share = 2 * (gamma + _gamma(size, torch.finfo(torch.float64).eps)) / max(1 - gamma, 0.5) ** 2
     spare = math.sqrt(8 * size * limits.tiny / share)
     reach = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).add_(lengths.amax().add_(spare)).square_()
     undecided = (second > least.add_(reach, alpha=share)).logical_not_().nonzero()[:, 0]
     if len(undecided) and len(codebook) > 1:
-        indices[undecided] = _search_any(x[undecided], codebook)
+        indices[undecided] = _search_exactly(x[undecided], codebook)
     return indices
 
 
-def _search_any(x: Tensor, codebook: Tensor) -> Tensor:
+def _search_exactly(x: Tensor, codebook: Tensor) -> Tensor:
     """The exact index of each vector, also if vectors or codes have NaN or infinity.
 
     As in argmin, NaN is the least distance and the first of equal distances counts. So a vector whose distances are all equal gets 0.
@@ -307,9 +307,9 @@ def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
 
 def _first_of_equals(codebook: Tensor) -> Tensor:
     """The first index of each distinct code, in order: no precision could decide between equal codes."""
-    distinct, which = codebook.unique(dim=0, return_inverse=True)
-    every = torch.arange(len(codebook), device=codebook.device)
-    return every.new_full((len(distinct),), len(codebook)).scatter_reduce(0, which, every, "amin").sort().values
+    distinct, inverse = codebook.unique(dim=0, return_inverse=True)
+    indices = torch.arange(len(codebook), device=codebook.device)
+    return indices.new_full((len(distinct),), len(codebook)).scatter_reduce(0, inverse, indices, "amin").sort().values
 
 
 def _first_least(distance: Tensor, row: Tensor, code: Tensor, rows: int) -> Tensor:

@@ -37,7 +37,7 @@ def scale_grad(x: Tensor, scale: float) -> Tensor:
         tensor([0.1000, 0.1000])
     Source: optax `scale_gradient`; lucidrains `frac_gradient`; the step-size gradient scale of LSQ (Esser et al., 2020).
     """
-    return _transformed(SCALE_GRAD, x, "scale", scale)
+    return _run(SCALE_GRAD, x, "scale", scale)
 
 
 @engine.unscriptable
@@ -58,7 +58,7 @@ def reverse_grad(x: Tensor, scale: float = 1.0) -> Tensor:
         tensor([-1., -1.])
     Source: gradient reversal layer (Ganin & Lempitsky, 2015).
     """
-    return _transformed(REVERSE_GRAD, x, "scale", scale)
+    return _run(REVERSE_GRAD, x, "scale", scale)
 
 
 @engine.unscriptable
@@ -83,10 +83,10 @@ def clip_grad(x: Tensor, limit: float) -> Tensor:
     limit = check_finite_number("clip_grad", "limit", limit)
     if surely(limit <= 0):
         raise ValueError(must("clip_grad", "limit", "be above 0", limit))
-    return _transformed(CLIP_GRAD, x, "limit", limit)
+    return _run(CLIP_GRAD, x, "limit", limit)
 
 
-def _transformed(op: Op, x: Tensor, argument: str, value: float) -> Tensor:
+def _run(op: Op, x: Tensor, argument: str, value: float) -> Tensor:
     check_tensor(op.name, "x", x)
     value = check_finite_number(op.name, argument, value)
     return engine.run(call_for(op, op.default_rule), x, value)

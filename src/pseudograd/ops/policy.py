@@ -34,7 +34,7 @@ __all__ = ["policy_loss"]
 
 SPACES, VALUES, LEVELS = ("ratio", "log"), ("objective", "clipped"), ("token", "sequence", "geometric")
 EDGES = tuple(SHARES)
-DEFAULT = 0.2  # of low and high, in every project
+DEFAULT_BOUND = 0.2  # low and high, in every project
 SIGNS = ("positive", "negative")
 INPUTS = ("log_ratio", "advantage", "low", "high", "ceiling", "in_log", "without_min")
 _OP = "policy_loss"
@@ -47,8 +47,8 @@ def policy_loss(
     log_ratio: Tensor,
     advantage: Tensor,
     *,
-    low: float | None = DEFAULT,
-    high: float | None = DEFAULT,
+    low: float | None = DEFAULT_BOUND,
+    high: float | None = DEFAULT_BOUND,
     rule: RuleLike | Mapping[str, RuleLike] = DEFAULT_RULE,
     space: Literal["ratio", "log"] = "ratio",
     ceiling: float | None = None,
@@ -124,8 +124,8 @@ def _run(rules: tuple[RuleLike, ...], edge: str, log_ratio: Tensor, advantage: T
     if len(rules) == 1:
         return engine.run(call_for(POLICY_LOSS, rules[0], edge), log_ratio, advantage, *numbers)
     is_positive, losses = advantage > 0, []
-    for rule, is_seen in zip(rules, (is_positive, ~is_positive)):  # noqa: B905  Dynamo on torch 2.8
-        tokens = [torch.where(is_seen, tensor, 0.0) for tensor in (log_ratio, advantage)]
+    for rule, has_rule in zip(rules, (is_positive, ~is_positive)):  # noqa: B905  Dynamo on torch 2.8
+        tokens = [torch.where(has_rule, tensor, 0.0) for tensor in (log_ratio, advantage)]
         losses.append(engine.run(call_for(POLICY_LOSS, rule, edge), *tokens, *numbers))
     return torch.where(is_positive, losses[0], losses[1])
 
@@ -240,13 +240,13 @@ class Clip:
         in_log: int,
         without_min: int,
     ) -> None:
-        wide = widened(log_ratio), widened(advantage)
-        if wide[0].dtype != wide[1].dtype:
-            dtype = torch.promote_types(wide[0].dtype, wide[1].dtype)
-            wide = wide[0].to(dtype), wide[1].to(dtype)
-        if is_compiling() or is_tracing() or wide[0].shape != wide[1].shape:  # sizes are tensors in a trace
-            wide = torch.broadcast_tensors(*wide)
-        self.log_ratio, self.advantage = wide
+        log_ratio, advantage = widened(log_ratio), widened(advantage)
+        if log_ratio.dtype != advantage.dtype:
+            dtype = torch.promote_types(log_ratio.dtype, advantage.dtype)
+            log_ratio, advantage = log_ratio.to(dtype), advantage.to(dtype)
+        if is_compiling() or is_tracing() or log_ratio.shape != advantage.shape:  # sizes are tensors in a trace
+            log_ratio, advantage = torch.broadcast_tensors(log_ratio, advantage)
+        self.log_ratio, self.advantage = log_ratio, advantage
         self.lowest = None if low is None else 1 - low
         self.highest = None if high is None else 1 + high
         self.in_log, self.without_min, self.ceiling = in_log, without_min, ceiling
@@ -256,25 +256,25 @@ class Clip:
             for bound in (self.lowest, self.highest, ceiling)
         )
 
-    def _nowhere(self) -> Tensor:
+    def _no_token(self) -> Tensor:
         return torch.zeros_like(self.x, dtype=torch.bool)
 
     @property
     def below(self) -> Tensor:
-        return self._nowhere() if self.min is None else self.x < self.min
+        return self._no_token() if self.min is None else self.x < self.min
 
     @property
     def above(self) -> Tensor:
-        return self._nowhere() if self.max is None else self.x > self.max
+        return self._no_token() if self.max is None else self.x > self.max
 
     @property
     def is_over(self) -> Tensor:
         """Is the ratio above the ceiling, which is for A < 0?"""
-        return self._nowhere() if self.top is None else (self.x > self.top) & (self.advantage < 0)
+        return self._no_token() if self.top is None else (self.x > self.top) & (self.advantage < 0)
 
     @property
     def is_at_ceiling(self) -> Tensor:
-        return self._nowhere() if self.top is None else (self.x == self.top) & (self.advantage < 0)
+        return self._no_token() if self.top is None else (self.x == self.top) & (self.advantage < 0)
 
     @property
     def clipped(self) -> Tensor:
@@ -308,8 +308,8 @@ class Clip:
             return gradient
         return torch.where(self.is_over, 0.0, torch.where(self.is_at_ceiling, SHARES[edge] * gradient, gradient))
 
-    def is_at_rest(self, gradient: Tensor) -> Tensor:
-        """Where must second derivatives be 0, too? Where the gradient is 0, except for A = 0 at a finite r: the derivative by A remains."""
+    def second_is_zero(self, gradient: Tensor) -> Tensor:
+        """Where are second derivatives 0, too? Where the gradient is 0, unless A = 0 and r is finite: then that by A is not."""
         ratio = torch.exp(self.log_ratio) if self.in_log else self.x
         return (gradient == 0) & ((self.advantage != 0) | (ratio == torch.inf))
 
@@ -367,13 +367,13 @@ def _clamp_gradient(row: Rule, grad: Tensor, clip: Clip, edge: str, **parameters
     slope = row.pull(-clip.advantage, clip.x, clip.min, clip.max, y=y, wants=x_alone, edge=edge, **parameters)[0]
     assert slope is not None
     slope = clip.apply_ceiling(slope, edge)
-    is_at_rest = clip.is_at_rest(slope)
+    second_is_zero = clip.second_is_zero(slope)
     if not clip.in_log and not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
-        return torch.where(is_at_rest, 0.0, grad * slope * clip.x)
-    # At rest the ratio counts as 1: a second derivative would multiply an infinite ratio by zero.
-    log_ratio = torch.where(is_at_rest, 0.0, clip.log_ratio)
-    weight = clip.ratio_of_value(log_ratio, row.is_linear) if clip.in_log else torch.exp(log_ratio)
-    return torch.where(is_at_rest, 0.0, grad) * slope * weight
+        return torch.where(second_is_zero, 0.0, grad * slope * clip.x)
+    # Where it is 0 the ratio counts as 1: a second derivative would multiply an infinite ratio by zero.
+    log_ratio = torch.where(second_is_zero, 0.0, clip.log_ratio)
+    weight = clip.ratio_of_value(log_ratio, without_min=row.is_linear) if clip.in_log else torch.exp(log_ratio)
+    return torch.where(second_is_zero, 0.0, grad) * slope * weight
 
 
 def _log_prob_gradient(grad: Tensor, clip: Clip, edge: str) -> Tensor:
@@ -388,12 +388,12 @@ def _user_gradient(function: UserFormula, grad: Tensor, clip: Clip, edge: str, s
     least = 0.0 if clip.lowest is None else rounded(clip.lowest, clip.log_ratio)
     most = math.inf if clip.highest is None else rounded(clip.highest, clip.log_ratio)
     first = function(grad, torch.exp(clip.log_ratio), clip.advantage, least, most, **settings)
-    is_at_rest = (clip.is_over | clip.is_at_rest(first)) & (grad != 0)
-    ratio = torch.exp(torch.where(is_at_rest, 0.0, clip.log_ratio))
+    second_is_zero = (clip.is_over | clip.second_is_zero(first)) & (grad != 0)
+    ratio = torch.exp(torch.where(second_is_zero, 0.0, clip.log_ratio))
     second = function(
-        torch.where(is_at_rest, torch.zeros_like(grad), grad), ratio, clip.advantage, least, most, **settings
+        torch.where(second_is_zero, torch.zeros_like(grad), grad), ratio, clip.advantage, least, most, **settings
     )
-    return clip.apply_ceiling(torch.where(is_at_rest, 0.0, second), edge)
+    return clip.apply_ceiling(torch.where(second_is_zero, 0.0, second), edge)
 
 
 # --- a loss for a whole sequence --------------------------------------------------------------------------------------
@@ -516,16 +516,8 @@ def _trial() -> tuple[object, ...]:
     return torch.ones(5), torch.linspace(0.25, 2, 5), torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]), 0.8, 1.2
 
 
-def _public(
-    log_ratio: Tensor,
-    advantage: Tensor,
-    low: Bound,
-    high: Bound,
-    ceiling: Bound,
-    in_log: int,
-    without_min: int,
-    **choices: Any,
-) -> Tensor:
+def _public(log_ratio: Tensor, advantage: Tensor, *numbers: Any, **choices: Any) -> Tensor:
+    low, high, ceiling, in_log, without_min = numbers
     choices |= {"space": SPACES[int(in_log)], "value": VALUES[int(without_min)]}
     return policy_loss(log_ratio, advantage, low=low, high=high, ceiling=ceiling, **choices)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..errors import unknown_name
 from ..rule import RuleObject
 from .bound_rules import DEFAULT_RULE, IDENTITY_RULE, LEAKY_INWARD_RULE
-from .policy import DEFAULT, PolicyRule, policy_loss
+from .policy import DEFAULT_BOUND, PolicyRule, policy_loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,8 @@ class Policy:
     projects: str
     gradient: str
     note: str = ""
-    low: float | None = DEFAULT
-    high: float | None = DEFAULT
+    low: float | None = DEFAULT_BOUND
+    high: float | None = DEFAULT_BOUND
     rule: PolicyRule = field(default=DEFAULT_RULE, hash=False)
     space: str = "ratio"
     ceiling: float | None = None
@@ -41,8 +41,8 @@ class Policy:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The keyword arguments of `policy_loss` that give this loss."""
-        settings = {setting.name: getattr(self, setting.name) for setting in fields(self)[5:]}
+        """The keyword arguments of `policy_loss` that give this loss: the fields after `note`."""
+        settings = {argument.name: getattr(self, argument.name) for argument in fields(self)[5:]}
         return {**settings, "rule": dict(self.rule) if isinstance(self.rule, Mapping) else self.rule}
 
     def __call__(

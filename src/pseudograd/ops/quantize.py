@@ -86,8 +86,8 @@ def fake_quantize(
             return y
     call = call_for(FAKE_QUANTIZE, rule, edge, maximize)
     _check(x, quant_min, quant_max, axis)
-    scale = _fitted("scale", scale, x, axis)
-    zero_point = _fitted("zero_point", zero_point, x, axis)
+    scale = _fit_to_x("scale", scale, x, axis)
+    zero_point = _fit_to_x("zero_point", zero_point, x, axis)
     if is_number(scale) and (surely(scale <= 0) or not is_finite(scale)):
         raise ValueError(must("fake_quantize", "scale", "be finite and above 0", scale))
     if isinstance(zero_point, float):
@@ -95,8 +95,8 @@ def fake_quantize(
             raise ValueError(must("fake_quantize", "zero_point", "be finite", zero_point))
         zero_point = round(zero_point)
     if is_number(zero_point) and (surely(zero_point < quant_min) or surely(zero_point > quant_max)):
-        within = f"be between quant_min={quant_min} and quant_max={quant_max}"
-        raise ValueError(must("fake_quantize", "zero_point", within, zero_point, "For one outside, give a tensor"))
+        requirement = f"be between quant_min={quant_min} and quant_max={quant_max}"
+        raise ValueError(must("fake_quantize", "zero_point", requirement, zero_point, "For one outside, give a tensor"))
     engine.prepare(x, call, rule, edge, scale, zero_point, quant_min, quant_max)
     return engine.run(call, x, scale, zero_point, quant_min, quant_max)
 
@@ -110,7 +110,7 @@ def _check(x: Tensor, quant_min: int, quant_max: int, axis: int | None) -> None:
         raise ValueError(must("fake_quantize", "quant_min", f"be below quant_max={quant_max}", quant_min))
 
 
-def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Value:
+def _fit_to_x(name: str, value: object, x: Tensor, axis: int | None) -> Value:
     """Check a scale or zero point. Returns a number as it is, and a tensor in a shape that broadcasts with x along `axis`."""
     if not isinstance(value, Tensor):
         value = as_number(value)
@@ -122,11 +122,11 @@ def _fitted(name: str, value: object, x: Tensor, axis: int | None) -> Value:
     if axis is not None and value.dim() == 1:
         if not -x.dim() <= axis < x.dim():
             raise ValueError(must("fake_quantize", "axis", f"be a dimension of x, which has {x.dim()}", axis))
-        own, other = value.shape[0], x.shape[axis]
-        # Not `own not in (1, other)`, which would compare the symbols of a compiler by identity.
-        if own != 1 and own != other:
-            size = f"have {x.shape[axis]} elements, the size of x along axis {axis}"
-            raise ValueError(must("fake_quantize", name, size, tuple(value.shape)))
+        size, channels = value.shape[0], x.shape[axis]
+        # Not `size not in (1, channels)`, which would compare the symbols of a compiler by identity.
+        if size != 1 and size != channels:
+            requirement = f"have {channels} elements, the size of x along axis {axis}"
+            raise ValueError(must("fake_quantize", name, requirement, tuple(value.shape)))
         value = value.reshape(-1, *[1] * (x.dim() - 1 - axis % x.dim()))
     check_broadcast("fake_quantize", name, value, x.shape, "x", grows=False)
     return value
@@ -154,7 +154,7 @@ def _single_scale(scale: float) -> tuple[float, float]:
 def _find_grid(
     scale: Value, zero_point: Value, quant_min: int, quant_max: int
 ) -> tuple[float, float, float, float, float] | None:
-    """The numbers that `Primitive.find_grid` describes; None if a tensor holds one, or if float32 cannot hold them all."""
+    """1 / scale, zero_point, quant_min, quant_max, scale; None if one of them is a tensor, or if float32 cannot hold them all."""
     if isinstance(scale, Tensor) or isinstance(zero_point, Tensor) or max(-quant_min, quant_max) > _EXACT:
         return None
     scale, inverse = _single_scale(scale)

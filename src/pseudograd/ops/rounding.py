@@ -45,9 +45,10 @@ def _trust(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, within: floa
 def _fourier(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, amplitude: float) -> Gradients:
     error = _error(x, decimals)
     is_known = error == error
-    wave = torch.cos(torch.where(is_known, error, 0.0) * 3.141592653589793) * (amplitude * 4.442882938158366)
-    slope = (1 - wave) / (1 + wave)  # the second factor is pi times the square root of 2
-    return torch.where(is_known, widened(grad), 0.0) * torch.where(is_known, slope, 0.0), None
+    cosine = torch.cos(torch.where(is_known, error, 0.0) * 3.141592653589793)
+    wave = cosine * (amplitude * 4.442882938158366)  # pi times the square root of 2
+    slope = torch.where(is_known, (1 - wave) / (1 + wave), 0.0)
+    return torch.where(is_known, widened(grad), 0.0) * slope, None
 
 
 RULES_OF_ROUND: dict[str, Rule] = {}

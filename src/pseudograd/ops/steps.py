@@ -77,7 +77,7 @@ def _slope_by_width(shape: SlopeOf) -> SlopeOf:
 
 class Surrogate(Record):
     """of(x, scale, height): the slope. unit(bandwidth): the scale and height with which its area is 1, as `jumprelu` needs it.
-    shape: as in `Curve`. top(scale, height): the slope at 0, which is the height of a `Curve`.
+    shape: the name of its `Curve`. top(scale, height): the slope at 0, which is the height of a `Curve`.
     """
 
     of: SlopeOf
@@ -273,7 +273,7 @@ def heaviside(x: Tensor, *, at_zero: float = 1.0, rule: RuleLike = "window") -> 
 
 
 def _step(op: Op, x: Tensor, at_zero: float, rule: RuleLike) -> Tensor:
-    if type(at_zero) is not float or at_zero - at_zero != 0:
+    if type(at_zero) is not float or at_zero - at_zero != 0:  # no finite float
         at_zero = check_finite_number(op.name, "at_zero", at_zero)
     return engine.run_op(op, check_tensor, x, rule, None, at_zero)
 
