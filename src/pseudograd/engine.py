@@ -409,9 +409,9 @@ PseudogradInPlace = _InPlace.Pseudograd
 class ReadyCall:
     """A prepared call, as a function of x that runs one of three autograd Functions of x alone: further arguments would cost time.
 
-    Each Function is made at its first use, because a program may clamp between other numbers at every step. hides_backward: may no mode of
-    functions see the backward? So it is for a rewritten call: torch enters the mode again for the backward, where the mode would see every
-    access to an attribute.
+    Each Function is made at its first use, because a program may clamp between other numbers at every step. hides_backward: is the backward
+    hidden from all modes of functions? True for a rewritten call: torch enters the mode again for the backward, where the mode would see
+    every access to an attribute.
     """
 
     def __init__(self, recipe: Prepared, hides_backward: bool = False) -> None:
@@ -515,7 +515,7 @@ def _make_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Ten
 
 
 def _make_ready_between(call: Call, inputs: Inputs, hides_backward: bool) -> Callable[..., Tensor | None] | None:
-    """A `ReadyCall` between tensors. hides_backward: as there."""
+    """A function that does what a `ReadyCall` does, for bounds that are tensors. None if no kernel serves the call."""
     x, recipe = inputs[0], kernels.prepare_between(call, inputs)
     if recipe is None:
         return None
@@ -532,12 +532,12 @@ def _make_ready_between(call: Call, inputs: Inputs, hides_backward: bool) -> Cal
 
     def run(*tensors: Tensor) -> Tensor | None:
         x, *bounds = tensors
-        recording = x.requires_grad
+        is_recording_inputs = x.requires_grad
         for bound in bounds:
             if bound.dtype is not dtype or bound.is_cpu is not is_on_cpu:
                 return None
-            recording = recording or bound.requires_grad
-        if not recording or not _is_grad_enabled() or x.is_cpu is not is_on_cpu or _watchers:
+            is_recording_inputs = is_recording_inputs or bound.requires_grad
+        if not is_recording_inputs or not _is_grad_enabled() or x.is_cpu is not is_on_cpu or _watchers:
             return None
         if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
             return None

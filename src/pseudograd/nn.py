@@ -38,11 +38,11 @@ class _Layer(Module):
         bound.apply_defaults()
         self._options = tuple(bound.arguments)
         for name, value in bound.arguments.items():
-            self._hold(name, value)
+            self._store_option(name, value)
         with torch.no_grad():
             type(self)._op(self._any_input(), **self._options_now())  # raises the op's own errors for bad options
 
-    def _hold(self, name: str, value: object) -> None:
+    def _store_option(self, name: str, value: object) -> None:
         if isinstance(value, Tensor) and not isinstance(value, Parameter):
             if value.requires_grad:
                 remedy = "Wrap it in torch.nn.Parameter to learn it, or detach it"

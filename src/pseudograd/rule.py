@@ -40,7 +40,7 @@ class RuleObject(NamedTuple):
 RuleLike = str | RuleObject
 Edge = str | int  # a name; for abs the slope itself
 EdgeAtBound = Literal["closed", "open", "half", "inward"]  # so that a type checker finds a typo
-_NONE_GIVEN: Mapping[str, Any] = {}
+_NO_PARAMETERS: Mapping[str, Any] = {}
 _NO_TEXTS: tuple[tuple[str, str], ...] = ()
 
 
@@ -80,8 +80,8 @@ class Rule(Record):
     also_called: str = ""
     colour: str = ""
     translates: str = ""
-    parameters: Mapping[str, Any] = _NONE_GIVEN
-    choices: Mapping[str, tuple[int, ...]] = _NONE_GIVEN
+    parameters: Mapping[str, Any] = _NO_PARAMETERS
+    choices: Mapping[str, tuple[int, ...]] = _NO_PARAMETERS
     requires: tuple[str, ...] = ()
     compares: bool = True
     ignores_edge: bool = False
@@ -207,9 +207,8 @@ class Op(Primitive, kw_only=True):
 
 
 class Call:
-    """A primitive with its rule, edge and direction, as the engine runs it. `spec` names the call in constants that a graph can hold.
-
-    `parameters` are the keywords of the rule's functions.
+    """A primitive with its rule, edge and direction, as the engine runs it. spec: names the call in constants that a graph can hold.
+    parameters: the keywords of the rule's functions.
     """
 
     __slots__ = (
@@ -389,7 +388,7 @@ def make_call(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize:
         parameters[key] = value
     for key, value in parameters.items():
         if key in row.choices:
-            parameters[key] = _chosen(name, key, value, row.choices[key])
+            parameters[key] = _find_choice(name, key, value, row.choices[key])
         if value is None:
             remedy = f"Use rules.{name}({key}=...)"
             raise ValueError(must(op.name, "rule", f"come with its {key}", rule, remedy))
@@ -408,7 +407,7 @@ def _defaults(row: Rule) -> dict[str, object]:
 
 
 def call_for(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: bool = False) -> Call:
-    """`make_call` with a memory, which is not used under a compiler, as in `call_named`."""
+    """`make_call` with a memory, which is not used under a compiler, because that must not see the memory change."""
     if maximize is not True and maximize is not False:  # the memory would take 1 for True
         raise TypeError(must(op.name, "maximize", "be True or False", maximize))
     if is_compiling():
@@ -418,10 +417,10 @@ def call_for(op: Primitive, rule: RuleLike, edge: Edge | None = None, maximize: 
         call = _by_request.get(key)
     except TypeError:  # the rule or edge cannot be hashed, so it is wrong: `make_call` raises the error
         return make_call(op, rule, edge, maximize)
-    return call or _call_for_the_first_time(key, op, rule, edge, maximize)
+    return call or _make_and_remember(key, op, rule, edge, maximize)
 
 
-def _call_for_the_first_time(
+def _make_and_remember(
     key: tuple[object, ...], op: Primitive, rule: RuleLike, edge: Edge | None, maximize: bool
 ) -> Call:
     """Make and remember a call. The UserFunction of a rule remembers its own calls, so that they are freed with the user's function."""
@@ -458,7 +457,7 @@ def rule_named(name: str, /, *values: object, **named: Any) -> RuleObject:
         named[key] = value if isinstance(value, UserFunction) else as_number(value)
         check_parameter(name, key, named[key], row.parameters[key])
         if key in row.choices:
-            named[key] = _chosen(name, key, named[key], row.choices[key])
+            named[key] = _find_choice(name, key, named[key], row.choices[key])
         elif not isinstance(named[key], UserFunction):
             named[key] = float(named[key])
     return RuleObject(name, tuple(named.items()))
@@ -473,7 +472,7 @@ def check_parameter(rule: str, key: str, value: object, default: object) -> None
         raise ValueError(must(rule, key, "be finite and above 0", value, f"The default is {default}"))
 
 
-def _chosen(rule: str, key: str, value: object, choices: tuple[int, ...]) -> int:
+def _find_choice(rule: str, key: str, value: object, choices: tuple[int, ...]) -> int:
     """The choice that equals `value`. So a compiler gets a constant and no symbol."""
     for choice in choices:
         if value == choice:
@@ -494,10 +493,11 @@ def _unknown_rule(op: Primitive, rule: object) -> UnknownNameError:
 
 def _python_hint(op: Primitive, text: object) -> str | None:
     """For a rule that is written as commands take it, "name(0.2)" or "name/edge": how Python writes it."""
-    form = re.fullmatch(r"\s*(\w+)\s*(\((.*)\))?\s*(/\s*(\w+))?\s*", text) if isinstance(text, str) else None
-    if form is None or (row := op.rules.get(form[1])) is None:
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*(?:/\s*(\w+))?\s*", text) if isinstance(text, str) else None
+    if match is None or (row := op.rules.get(match[1])) is None:
         return None
-    rule = f"pg.rules.{row.name}({form[3]})" if form[3] and row.parameters else repr(row.name)
+    _, arguments, edge_text = match.groups()
+    rule = f"pg.rules.{row.name}({arguments})" if arguments and row.parameters else repr(row.name)
     call = f" in a call of pg.{public_path(op.name)}" if op.name in OPS else ""  # `override` and `convert` take no edge
-    edge = next((f"{call} with edge={edge!r}" for edge in op.edges if str(edge) == form[5]), "")
+    edge = next((f"{call} with edge={edge!r}" for edge in op.edges if str(edge) == edge_text), "")
     return f"In Python that is {rule}{edge}"

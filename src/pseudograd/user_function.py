@@ -40,7 +40,7 @@ class UserFunction:
         return function_of, (self.call,)
 
 
-# Both remember a function for as long as a rule holds it.
+# These two tables remember a function for as long as a rule holds it.
 _by_identity: weakref.WeakValueDictionary[object, UserFunction] = weakref.WeakValueDictionary()
 _by_key: weakref.WeakValueDictionary[str, UserFunction] = weakref.WeakValueDictionary()
 _in_graphs: dict[str, UserFunction] = {}  # by key; for good: a compiled graph may run as long as the program

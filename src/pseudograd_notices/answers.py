@@ -60,14 +60,14 @@ _NUMBERS = {
 _TRACEBACK, _MESSAGE = re.compile(r'File "(.+)", line (\d+)'), re.compile(r"(\S.*?):(\d+): ")
 
 
-class Place(TypedDict):
+class Location(TypedDict):
     op: str
     where: str
     user_where: str
     expression: str
 
 
-class Difference(Place):
+class Difference(Location):
     kind: str  # forward, backward or update
     step: int
 
@@ -87,7 +87,7 @@ class Answer(TypedDict, total=False):
     counts: Mapping[str, int]
 
 
-class Site(Place):
+class Site(Location):
     callers: Sequence[str]
 
 
@@ -117,19 +117,19 @@ def _describe_cause(cause: Answer, answer: Answer, program: str) -> Notice:
     """The notice of a cause. If no line is known to differ, it is at the line where the program or the first test fails."""
     number, difference, tests = _NUMBERS[cause["answer"]], cause.get("difference"), cause.get("tests", {})
     old, new = answer["torch"]
-    head, expression, places = f"torch {old} -> {new}: {cause['answer']}", "", []
+    head, expression, locations = f"torch {old} -> {new}: {cause['answer']}", "", []
     if difference is not None:
         expression = difference["expression"]
         way = f"{difference['kind']} of {difference['op']}, step {difference['step']}"
         head += f", {way}: {expression}" if expression else f", {way}"
-        places = [difference["where"], difference["user_where"]]
+        locations = [difference["where"], difference["user_where"]]
     else:
-        places = [f"{file}:{line}" for text in reversed(cause["why"]) for file, line in _TRACEBACK.findall(text)]
+        locations = [f"{file}:{line}" for text in reversed(cause["why"]) for file, line in _TRACEBACK.findall(text)]
         messages = [message for pair in tests.values() for _, message in pair.values()]
-        places += [f"{match[1]}:{match[2]}" for message in messages if (match := _MESSAGE.match(message))]
-    places += [f"{name.partition('::')[0]}:0" for name in tests]
+        locations += [f"{match[1]}:{match[2]}" for message in messages if (match := _MESSAGE.match(message))]
+    locations += [f"{name.partition('::')[0]}:0" for name in tests]
     lines = [*(f"next: {step}" for step in cause["next_steps"]), *_describe_tests(tests, old, new), *cause["why"]]
-    return _make_notice(number, head, lines, expression, places, program)
+    return _make_notice(number, head, lines, expression, locations, program)
 
 
 def _describe_tests(tests: Mapping[str, Mapping[str, Sequence[str]]], old: str, new: str) -> Iterator[str]:
@@ -154,8 +154,8 @@ def report_bisection(text: str, program: str) -> Report:
     for site in answer["decide"]:
         lines = [f"next: {step}", *(f"reached by way of {caller}" for caller in site["callers"])]
         lines += [] if answer["is_alone"] else ["the change is enough here, and it is enough elsewhere"]
-        places = [site["where"], *site["callers"], site["user_where"]]
-        notices.append(_make_notice("PG401", f"{head}: {site['op']}", lines, site["expression"], places, program))
+        locations = [site["where"], *site["callers"], site["user_where"]]
+        notices.append(_make_notice("PG401", f"{head}: {site['op']}", lines, site["expression"], locations, program))
     problems = []
     if answer["outcome"] == "the program does not repeat":
         problems = [Problem(program, 0, f"the same run passed once and failed once: {answer['outcome']}")]
@@ -163,17 +163,17 @@ def report_bisection(text: str, program: str) -> Report:
 
 
 def _make_notice(
-    number: str, head: str, lines: Iterable[str], expression: str, places: Sequence[str], program: str
+    number: str, head: str, lines: Iterable[str], expression: str, locations: Sequence[str], program: str
 ) -> Notice:
-    """A notice at the first of the places that is in the working folder. If the first place is elsewhere, the text names it."""
-    path, line = next(filter(None, map(_find_file, places)), (program, 0))
-    if places and places[0] not in (f"{path}:{line}", "?"):
-        head += f" at {places[0]}"
+    """A notice at the first of the locations that is in the working folder. If the first location is elsewhere, the text names it."""
+    path, line = next(filter(None, map(_find_file, locations)), (program, 0))
+    if locations and locations[0] not in (f"{path}:{line}", "?"):
+        head += f" at {locations[0]}"
     return Notice(number, _NAMES[number], path, line, 0, line, 0, "\n".join([head, *lines]), expression)
 
 
-def _find_file(place: str) -> tuple[str, int] | None:
-    file, _, line = place.rpartition(":")
+def _find_file(location: str) -> tuple[str, int] | None:
+    file, _, line = location.rpartition(":")
     path = os.path.relpath(file) if os.path.isabs(file) else file
     is_inside = os.path.isfile(path) and not path.startswith(os.pardir) and "site-packages" not in path
     return (path, int(line)) if is_inside and line.isdigit() else None

@@ -88,17 +88,17 @@ def drop_codes_of_others(words: Sequence[str], codes: Sequence[Code]) -> list[st
     """The words of a list that all commands read, without those that name only codes of other commands."""
     own = [text for code in codes for text in (code.number, code.name)]
 
-    def names(word: str, texts: Iterable[str]) -> bool:
+    def is_in(texts: Iterable[str], word: str) -> bool:
         is_number = _NUMBER.fullmatch(word) is not None
         return any(text.startswith(word.upper()) if is_number else text == word for text in texts)
 
-    if all(word in _GROUPS or names(word, own) for word in words):
+    if all(word in _GROUPS or is_in(own, word) for word in words):
         return list(words)
-    every = list(_texts_of_all())
-    return [word for word in words if word in _GROUPS or names(word, own) or not names(word, every)]
+    known = list(_names_of_all_codes())
+    return [word for word in words if word in _GROUPS or is_in(own, word) or not is_in(known, word)]
 
 
-def _texts_of_all() -> Iterator[str]:
+def _names_of_all_codes() -> Iterator[str]:
     """The numbers and the names of the codes of all commands. Their files are not imported, because some of them import torch."""
     from .command_line import code_modules
 

@@ -85,21 +85,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _is_module() -> bool:
+def _runs_as_module() -> bool:
     """Does `python -m pseudograd` import the library, before it is the command?"""
     return sys.argv[:1] == ["-m"] and any(word.removeprefix("-m") == "pseudograd" for word in sys.orig_argv[1:])
 
 
 def run_without_torch(error: ModuleNotFoundError) -> None:
     """Run the command of `python -m pseudograd`, which imports the library first, if that import fails because torch is missing."""
-    if error.name == "torch" and _is_module():
+    if error.name == "torch" and _runs_as_module():
         sys.argv[0] = "pseudograd"
         sys.exit(main())
 
 
 def handle_ctrl_c_in_import() -> None:
     """While `python -m pseudograd` imports the library, Ctrl-C ends it as it ends a command."""
-    if _is_module() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    if _runs_as_module() and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end_import)
 
 
@@ -118,7 +118,7 @@ def _run(words: Sequence[str]) -> int:
         text = f"{words[0]}: {sys.executable} must have torch, got none. Install it" if needs_torch else error
         print(f"pseudograd: {text}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt as stop:  # it has a text and a status if the command has cleaned up
+    except KeyboardInterrupt as stop:  # with a text and a status if the command has cleaned up
         if known := getattr(stop, "known", ""):
             print(known, flush=True)
         print(f"pseudograd: {stop}; nothing is left half-written" if stop.args else _STOPPED, file=sys.stderr)

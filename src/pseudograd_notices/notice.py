@@ -102,12 +102,12 @@ def read_baseline(where: str, argument: str, file: Path) -> Counter[Key]:
 
 def new_notices(notices: Sequence[Notice], known: Counter[Key], root: Path | None = None) -> list[Notice]:
     """The notices that are not known. Of n equal notices the first are known, as many as the baseline counts."""
-    left = Counter(known)
+    unused = Counter(known)
     new = []
     for notice in notices:
         key = notice.rebase(root).key
-        if left[key] > 0:
-            left[key] -= 1
+        if unused[key] > 0:
+            unused[key] -= 1
         else:
             new.append(notice)
     return new

@@ -95,7 +95,7 @@ def read_settings(where: str) -> Settings:
             continue
         text = content.decode("utf-8", "replace")
         if _TABLE.search(text) and (table := _parse_table(where, file, content)) is not None:
-            return _settings(where, file, table)
+            return _check_table(where, file, table)
     return Settings()
 
 
@@ -118,19 +118,19 @@ def _parse_table(where: str, file: Path, content: bytes) -> object:
     )
 
 
-def _settings(where: str, file: Path, table: object) -> Settings:
+def _check_table(where: str, file: Path, table: object) -> Settings:
     name = shorten_path(file)
     if not isinstance(table, dict):
         raise ValueError(f"{where}: tool.pseudograd in {name} must be a table, got {table!r}. Write [tool.pseudograd].")
-    settings, keys = Settings(file), sorted(_READ)
+    settings, keys = Settings(file), sorted(_KEYS)
     for key, value in table.items():
-        if key not in _READ:
+        if key not in _KEYS:
             close = difflib.get_close_matches(key.replace("_", "-"), keys, n=1)
             hint = f" Did you mean {close[0]!r}?" if close else ""
             raise ValueError(
                 f"{where}: a key of [tool.pseudograd] in {name} must be one of {', '.join(keys)}, got {key!r}.{hint}"
             )
-        read, kind, example = _READ[key]
+        read, kind, example = _KEYS[key]
         try:
             content = read(value)
         except TypeError as error:
@@ -159,7 +159,7 @@ def _texts_by_pattern(value: object) -> Ignores:
 
 
 _LIST = (_texts, "a list of texts")
-_READ: dict[str, tuple[Callable[[object], object], str, str]] = {
+_KEYS: dict[str, tuple[Callable[[object], object], str, str]] = {
     "select": (*_LIST, '["default", "PG104"]'),
     "ignore": (*_LIST, '["PG102", "losses.py:12"]'),
     "per-file-ignores": (_texts_by_pattern, "a table of lists of codes", '{ "tests/*" = ["PG102"] }'),

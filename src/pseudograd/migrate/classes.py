@@ -22,7 +22,7 @@ _DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd"
 # What tells the shape of a tensor, and the functions that may take it: they make a tensor of this shape.
 _SHAPES = frozenset(("shape", "size", "numel", "nelement", "dim", "ndim", "ndimension", "len"))
 _TO_SHAPE = "sum_to_size view reshape expand broadcast_to zeros ones full empty new_zeros new_ones new_full new_empty"
-_numbers = itertools.count()  # for the names of files that are none
+_numbers = itertools.count()  # for names of sources that are in no file
 
 
 @dataclass(frozen=True)
@@ -88,15 +88,15 @@ def judge_class(
     tree: of the source in which the class is executed. cells: all code that may use the class, a script or the cells of a notebook.
     unread: the text of cells that could not be parsed.
     """
-    match = _match(node, source, tree)
+    match = _find_match(node, source, tree)
     if match is None:
         why = "is not recognised as a class of pseudograd.familiar"
     elif match.familiar is None:
         why = f"is {match.meaning}, which has no class in pseudograd.familiar ({match.instead})"
     elif len(match.dtypes) < len(DTYPES):
         why = f"differs in {', '.join(name for name in DTYPES if name not in match.dtypes)}"
-    elif own := sorted({"jvp", "symbolic"} & _methods(node).keys()):
-        why = f"has a method {own[0]}, which that class has not"
+    elif more_methods := sorted({"jvp", "symbolic"} & _methods(node).keys()):
+        why = f"has a method {more_methods[0]}, which that class has not"
     elif line := _line_with_shape(node):
         why = f"line {line} asks for a shape or a number of elements, and only some of these were tried"
     elif match.defaults:
@@ -104,20 +104,20 @@ def judge_class(
     elif re.search(rf"\b{node.name}\b(?!\.apply\b)", unread):
         why = "a cell that cannot be read uses it"
     else:
-        why = _other_use(node, cells)
+        why = _find_other_use(node, cells)
     return OldClass(
         node.name, node.lineno, match, why, hints=() if match else hints_for(node.name, _count_inputs(node))
     )
 
 
 def _count_inputs(node: ast.ClassDef) -> int:
-    """The inputs of its forward. ctx is none of them; the forward of a class with a setup_context has no ctx."""
+    """The number of inputs of its forward, without ctx. The forward of a class with a setup_context has no ctx."""
     methods = _methods(node)
     has_ctx = "setup_context" not in methods
     return len(methods["forward"].args.args) - has_ctx if "forward" in methods else 0
 
 
-def _match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
+def _find_match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
     """Define the methods of the class, run the imports of torch, and compare the class with our ops. Nothing else of the script runs."""
     methods = list(_methods(node).values())
     if node.decorator_list or node.keywords or len(node.bases) != 1 or not all(map(_is_plain, methods)):
@@ -200,7 +200,7 @@ def _imports_torch(node: ast.stmt) -> bool:
     return isinstance(node, ast.Import) and all(alias.name.split(".")[0] == "torch" for alias in node.names)
 
 
-def _other_use(node: ast.ClassDef, cells: Sequence[ast.Module]) -> str:
+def _find_other_use(node: ast.ClassDef, cells: Sequence[ast.Module]) -> str:
     """A line that defines the class again or uses more of it than its `apply`, or ""."""
 
     def is_class(use: ast.Name | ast.Attribute) -> bool:
@@ -261,10 +261,10 @@ def _uses_of_import(tree: ast.Module, module: str, name: str) -> Iterator[int]:
             return use.id in names
         return use.attr == name and ast.unparse(use.value) in modules
 
-    return _uses(tree, name if names or modules or _names_text(tree, module) else "", is_class)
+    return _uses(tree, name if names or modules or _mentions_module(tree, module) else "", is_class)
 
 
-def _names_text(tree: ast.AST, module: str) -> bool:
+def _mentions_module(tree: ast.AST, module: str) -> bool:
     """Does a call get the name of the module as a text, such as importlib.import_module("script")?"""
     values = (value for node in ast.walk(tree) if isinstance(node, ast.Call) for value in node.args)
     return any(isinstance(value, ast.Constant) and str(value.value).split(".")[-1] == module for value in values)

@@ -72,20 +72,19 @@ def _edit_notebook(text: str) -> tuple[list[OldClass], str]:
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     trees = [_parse(_source(cell)) for cell in cells]
     unread = "\n".join(_source(cell) for cell, tree in zip(cells, trees, strict=True) if tree is None)
-    read = [tree or ast.Module([], []) for tree in trees]
-    program = ast.Module([node for tree in read for node in tree.body], [])
+    readable = [tree or ast.Module([], []) for tree in trees]
+    program = ast.Module([node for tree in readable for node in tree.body], [])
     classes: list[OldClass] = []
     for number, (cell, tree) in enumerate(zip(cells, trees, strict=True), 1):
         if tree is None:
             continue
         source = blank_magics(_source(cell))
-        in_cell = [
-            replace(judge_class(node, source, program, read, unread), cell=number) for node in find_classes(tree)
-        ]
-        if any(old.is_replaced for old in in_cell):
-            lines = _edit(_source(cell), tree, in_cell).splitlines(keepends=True)
+        judged = (judge_class(node, source, program, readable, unread) for node in find_classes(tree))
+        cell_classes = [replace(old, cell=number) for old in judged]
+        if any(old.is_replaced for old in cell_classes):
+            lines = _edit(_source(cell), tree, cell_classes).splitlines(keepends=True)
             cell["source"] = lines if isinstance(cell["source"], list) else "".join(lines)
-        classes += in_cell
+        classes += cell_classes
     if not any(old.is_replaced for old in classes):
         return classes, text
     return classes, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"  # as Jupyter stores it
