@@ -209,11 +209,11 @@ class FakeQuantize(_Layer):
         quant_min, quant_max = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
         if quant_max <= 0:
             raise ValueError(must("FakeQuantize", "bits", "be at least 2, or 1 if unsigned", bits))
-        others = None if axis is None else [d for d in range(x.dim()) if d != axis % x.dim()]
-        size = x.detach().abs().mean(dim=others)
-        if not (size > 0).all():
+        other_dims = None if axis is None else [dim for dim in range(x.dim()) if dim != axis % x.dim()]
+        magnitude = x.detach().abs().mean(dim=other_dims)
+        if not (magnitude > 0).all():
             raise ValueError(must("FakeQuantize", "x", "hold values other than 0", x, "Give a scale yourself"))
-        scale = Parameter(2 * size / quant_max**0.5)
+        scale = Parameter(2 * magnitude / quant_max**0.5)
         return cls(scale, 0, quant_min, quant_max, axis=axis, **{"use_grad_scaling": True, **options})
 
     def forward(self, x: Tensor) -> Tensor:

@@ -44,9 +44,9 @@ def text(report: Report) -> str:
     counts = Counter(f"{notice.code} {notice.name}" for notice in report.notices if report.has_statistics)
     lines += [f"{number:>6,}  {code}" for code, number in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
     summary = f"{report.command}: {_count(count, 'finding') if count else 'no findings'}"
-    read = report.files - len({problem.path for problem in report.problems})  # files without a problem
+    files_read = report.files - len({problem.path for problem in report.problems})
     has_no_file = report.command == "lint" and not report.files
-    summary += f" in {_count(read, 'file')}" if read > 0 or has_no_file else ""
+    summary += f" in {_count(files_read, 'file')}" if files_read > 0 or has_no_file else ""
     summary += f", {report.known} known from the baseline" if report.known else ""
     summary += f", {_count(problems, 'file')} or cells not read" if problems else ""
     summary += f"; pseudograd explain {report.notices[0].code} says more" if count else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-_ALIKE = {"–": "-", "—": "-", "−": "-", "·": "*", "×": "x", "≤": "<=", "≥": ">=", "→": "->", "…": "...", "’": "'"}
+_SIMILAR = {"–": "-", "—": "-", "−": "-", "·": "*", "×": "x", "≤": "<=", "≥": ">=", "→": "->", "…": "...", "’": "'"}
 
 
 @contextmanager
@@ -37,11 +37,11 @@ def abandon(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def _alike(error: UnicodeError) -> tuple[str, int]:
+def _replace_missing(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     missing = error.object[error.start : error.end]
-    return "".join(_ALIKE.get(character) or _letter(character) for character in missing), error.end
+    return "".join(_SIMILAR.get(character) or _letter(character) for character in missing), error.end
 
 
 def _letter(character: str) -> str:
@@ -49,4 +49,4 @@ def _letter(character: str) -> str:
     return unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode("ascii") or "?"
 
 
-codecs.register_error("pseudograd.plain", _alike)
+codecs.register_error("pseudograd.plain", _replace_missing)

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 _FILE = "pyproject.toml"
 _TABLE = re.compile(r"""tool["']?\s*\.\s*["']?pseudograd\b|^\s*\[\s*tool\s*\]""", re.MULTILINE)  # may begin the table
-_READERS = ("tomllib", "tomli")  # the first is of Python 3.11
+_TOML_MODULES = ("tomllib", "tomli")  # the first is of Python 3.11
 Pin = TypeVar("Pin")
 Ignores = tuple[tuple[str, tuple[str, ...]], ...]
 
@@ -100,7 +100,7 @@ def read_settings(where: str) -> Settings:
 
 
 def _parse_table(where: str, file: Path, content: bytes) -> object:
-    for name in _READERS:
+    for name in _TOML_MODULES:
         try:
             loads = import_module(name).loads
         except ImportError:
@@ -158,12 +158,12 @@ def _texts_by_pattern(value: object) -> Ignores:
     return tuple((_text(pattern), _texts(codes)) for pattern, codes in value.items())
 
 
-_LIST = (_texts, "a list of texts")
+_LIST_OF_TEXTS = (_texts, "a list of texts")
 _KEYS: dict[str, tuple[Callable[[object], object], str, str]] = {
-    "select": (*_LIST, '["default", "PG104"]'),
-    "ignore": (*_LIST, '["PG102", "losses.py:12"]'),
+    "select": (*_LIST_OF_TEXTS, '["default", "PG104"]'),
+    "ignore": (*_LIST_OF_TEXTS, '["PG102", "losses.py:12"]'),
     "per-file-ignores": (_texts_by_pattern, "a table of lists of codes", '{ "tests/*" = ["PG102"] }'),
-    "exclude": (*_LIST, '["vendored"]'),
+    "exclude": (*_LIST_OF_TEXTS, '["vendored"]'),
     "baseline": (_text, "the path of a file", '"pseudograd.json"'),
     "pin": (_text, "an edge", '"torch<=2.13"'),
 }

@@ -27,15 +27,15 @@ def blank_magics(source: str) -> str:
     if _OTHER_LANGUAGES.match(first):
         return ""
     result = []
-    continues = False
+    is_continued = False
     indent = ""
     for line in lines:
         is_format = line.lstrip().startswith("%s")  # inside a string of several lines
-        is_magic = continues or (_MAGIC.match(line) is not None and not is_format)
-        if is_magic and not continues:  # the lines that continue it may have any indent
+        is_magic = is_continued or (_MAGIC.match(line) is not None and not is_format)
+        if is_magic and not is_continued:  # the lines that continue it may have any indent
             indent = line[: len(line) - len(line.lstrip())]
         result.append(f"{indent}pass" if is_magic else line)
-        continues = is_magic and line.rstrip().endswith("\\")
+        is_continued = is_magic and line.rstrip().endswith("\\")
     return "\n".join(result)
 
 

@@ -44,7 +44,7 @@ class Problem:
     def _variants(self) -> dict[str, Variant]:
         return {variant.name: variant for variant in variants(self.rules, has_leaves=self.task.has_leaves)}
 
-    def check_travels(self) -> None:
+    def check_can_be_sent(self) -> None:
         from . import TASKS
 
         if TASKS.get(self.task.name) is not self.task:

@@ -642,4 +642,4 @@ def test_a_function_of_a_notebook_travels_to_no_other_process(
     monkeypatch.setitem(sys.modules, "__main__", main)
     training = SimpleNamespace(function=run, where="compare", name="run", choice=SimpleNamespace(is_given=False))
     with contextlib.nullcontext() if file else pytest.raises(ValueError, match="run must be at the top of a module"):
-        Training.check_travels(training)  # type: ignore[arg-type]
+        Training.check_can_be_sent(training)  # type: ignore[arg-type]

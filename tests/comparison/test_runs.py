@@ -59,7 +59,7 @@ class Steps:
         curve = {"curve": torch.arange(3.0) * value}
         return Outcome({"value": value}, curve, (value, value), reached=Reach(own=(("f", "a.py:1"),)))
 
-    def check_travels(self) -> None:
+    def check_can_be_sent(self) -> None:
         raise AssertionError("nothing travels here")
 
 

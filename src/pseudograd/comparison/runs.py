@@ -67,8 +67,8 @@ class Outcome:
 class Experiment(Protocol):
     """A thing that is measured in every variant, such as a training. Other processes get it pickled.
 
-    rules: those of the variants, by name or as objects. depends_on: all that decides an outcome, except the run. check_travels: raises our
-    error if other processes could not make the runs.
+    rules: those of the variants, by name or as objects. depends_on: all that decides an outcome, except the run. check_can_be_sent: raises
+    an error if other processes could not make the runs.
     """
 
     @property
@@ -80,7 +80,7 @@ class Experiment(Protocol):
     @property
     def depends_on(self) -> object: ...
     def measure(self, run: Run) -> Outcome: ...
-    def check_travels(self) -> None: ...
+    def check_can_be_sent(self) -> None: ...
 
 
 class Executor(Protocol):
@@ -109,7 +109,7 @@ def open_runner(
         raise TypeError(must(where, "executor", "have a method submit", executor, remedy))
     has_pool = executor is None and jobs > 1
     for experiment in experiments if has_pool else ():
-        experiment.check_travels()
+        experiment.check_can_be_sent()
     with _pool(where, jobs) if has_pool else contextlib.nullcontext(executor) as processes:
         yield Runner(where, experiments, on_run, cast("Executor | None", processes), store)
 
@@ -147,7 +147,7 @@ class Runner(Generic[E]):
 
         After an error, the executor's runs that have not begun are cancelled.
         """
-        stored = [self._stored(experiment, run) for experiment, run in plan]
+        stored = [self._read_stored(experiment, run) for experiment, run in plan]
         missing = [item for item, outcome in zip(plan, stored, strict=True) if outcome is None]
         futures: list[Future[Outcome]] = []
         done += len(plan) - len(missing)
@@ -155,13 +155,13 @@ class Runner(Generic[E]):
             if self.executor is not None:
                 measure = self._measure_elsewhere()
                 for item in missing:
-                    with _sending(self.where):
+                    with _explain_pickle_errors(self.where):
                         futures.append(self.executor.submit(measure, *item))
             waiting = iter(futures)
             for (experiment, run), outcome in zip(plan, stored, strict=True):
                 if outcome is None:
                     self.on_run(experiment, run, done, total or len(plan))
-                    with _sending(self.where) if futures else contextlib.nullcontext():
+                    with _explain_pickle_errors(self.where) if futures else contextlib.nullcontext():
                         outcome = next(waiting).result() if futures else experiment.measure(run)
                     if self.store is not None:
                         self.store.write(self._key(experiment, run), asdict(outcome))
@@ -180,7 +180,7 @@ class Runner(Generic[E]):
         this_process, threads = (socket.gethostname(), os.getpid()), torch.get_num_threads()
         return functools.partial(_measure, self.where, this_process, threads, tuple(sys.path), sorted(modules))
 
-    def _stored(self, experiment: E, run: Run) -> Outcome | None:
+    def _read_stored(self, experiment: E, run: Run) -> Outcome | None:
         stored = None if self.store is None else self.store.read(self._key(experiment, run))
         return None if stored is None else Outcome(**{**stored, "reached": Reach(**stored["reached"])})
 
@@ -214,7 +214,7 @@ def _measure(
 
 
 @contextlib.contextmanager
-def _sending(where: str) -> Iterator[None]:
+def _explain_pickle_errors(where: str) -> Iterator[None]:
     """Replace an error of pickle by ours."""
     try:
         yield

@@ -72,7 +72,7 @@ class Training:
             values, failure=failure, has_acted=entry.has_acted, draws=randomness.was_used, reached=entry.reach
         )
 
-    def check_travels(self) -> None:
+    def check_can_be_sent(self) -> None:
         main = vars(sys.modules["__main__"])
         is_in_notebook = getattr(self.function, "__module__", None) == "__main__" and not main.get("__file__")
         if is_in_notebook or not _can_be_pickled(self.function):

@@ -21,7 +21,7 @@ _MOST_FILES = 500  # neighbours that are read
 _DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd")
 # What tells the shape of a tensor, and the functions that may take it: they make a tensor of this shape.
 _SHAPES = frozenset(("shape", "size", "numel", "nelement", "dim", "ndim", "ndimension", "len"))
-_TO_SHAPE = "sum_to_size view reshape expand broadcast_to zeros ones full empty new_zeros new_ones new_full new_empty"
+_MAKERS = "sum_to_size view reshape expand broadcast_to zeros ones full empty new_zeros new_ones new_full new_empty"
 _numbers = itertools.count()  # for names of sources that are in no file
 
 
@@ -187,7 +187,7 @@ def _find_shape(node: ast.AST, names: Collection[str]) -> int | None:
     name = getattr(node, "attr", getattr(node, "id", ""))
     if name in names and isinstance(getattr(node, "ctx", None), ast.Load):
         return int(getattr(node, "lineno", 0))
-    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _TO_SHAPE.split():
+    if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in _MAKERS.split():
         return _find_shape(node.func, names)
     if isinstance(node, ast.Assign) and re.fullmatch(r"\w+\.(shape|\w+\(\))", ast.unparse(node.value)):
         return None  # such as ctx.shape = x.shape, or x.size(): what reads the name comes later

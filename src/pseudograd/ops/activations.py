@@ -159,7 +159,7 @@ def _steps_of_hardsigmoid() -> Steps:
     return steps_at((0.0, 1 / 6), Interval(-3.0, 3.0, has_low=False, has_high=False))
 
 
-def _exact(name: str, pull: Pull, formula: str, **row: Any) -> Rule:
+def _exact_rule(name: str, pull: Pull, formula: str, **row: Any) -> Rule:
     row = {"keeps": ("x",), **row}
     row |= {"colour": "#AA3311", "also_called": "the true gradient", "translates": "true native none"}
     scalar_reference, source = partial(getattr(reference, name), "exact"), f"torch.nn.functional.{name}"
@@ -203,7 +203,7 @@ def _fewbit_pull(name: str, grad: Tensor, x: Tensor, *others: float, wants: Want
     return grad * slope, *[None] * len(others)
 
 
-def _fewbit(name: str) -> Rule:
+def _fewbit_rule(name: str) -> Rule:
     return row_of(
         "fewbit",
         partial(_fewbit_pull, name),
@@ -247,8 +247,8 @@ GELU = _op(
     "gelu",
     _gelu_forward,
     lambda x, is_tanh, **how: gelu(x, approximate="tanh" if is_tanh else "none", **how),
-    _exact("gelu", _exact_gelu, _GELU_FORMULA, keeps=("x", "is_tanh"), ulps=16, cancels=True),
-    _fewbit("gelu"),
+    _exact_rule("gelu", _exact_gelu, _GELU_FORMULA, keeps=("x", "is_tanh"), ulps=16, cancels=True),
+    _fewbit_rule("gelu"),
     inputs=("x", "is_tanh"),
     samples=_samples(0.0, 0.5, 0.78125, others=((0,), (1,))),  # none near -0.75, where the derivative cancels
     picture=Picture((0,), low=-3.0, high=3.0),
@@ -257,8 +257,8 @@ SILU = _op(
     "silu",
     functional.silu,
     silu,
-    _exact("silu", _exact_silu, "grad * (e + x * e * (1 - e)) with e = 1 / (1 + exp(-x))", ulps=8, cancels=True),
-    _fewbit("silu"),
+    _exact_rule("silu", _exact_silu, "grad * (e + x * e * (1 - e)) with e = 1 / (1 + exp(-x))", ulps=8, cancels=True),
+    _fewbit_rule("silu"),
     inputs=("x",),
     samples=_samples(0.0, 0.671875, -0.671875, 1.1171875),
     picture=Picture(low=-5.0, high=5.0),
@@ -268,7 +268,7 @@ LEAKY_RELU = _op(
     "leaky_relu",
     functional.leaky_relu,
     leaky_relu,
-    _exact("leaky_relu", _exact_leaky_relu, _LEAKY, keeps=("x", "negative_slope"), steps=_steps_of_leaky_relu),
+    _exact_rule("leaky_relu", _exact_leaky_relu, _LEAKY, keeps=("x", "negative_slope"), steps=_steps_of_leaky_relu),
     inputs=("x", "negative_slope"),
     samples=_samples(0.0, 1.0, others=((2.0**-7,), (0.375,), (-2.0,))),
     picture=Picture((0.1,), (0.0,)),
@@ -277,7 +277,7 @@ HARDSIGMOID = _op(
     "hardsigmoid",
     functional.hardsigmoid,
     hardsigmoid,
-    _exact("hardsigmoid", _exact_hardsigmoid, "grad / 6 where |x| < 3, else 0", steps=_steps_of_hardsigmoid),
+    _exact_rule("hardsigmoid", _exact_hardsigmoid, "grad / 6 where |x| < 3, else 0", steps=_steps_of_hardsigmoid),
     inputs=("x",),
     samples=_samples(0.0, -3.0, 3.0),
     picture=Picture((), (-3.0, 3.0), low=-4.5, high=4.5),

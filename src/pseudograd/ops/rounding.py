@@ -19,14 +19,14 @@ from ..geometry import Steps
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, register
 from .samples import around, matrix
-from .shared_rules import ADAPTER, blocked, passed, row_of, widened
+from .shared_rules import ADAPTER, pull_identity, pull_zero, row_of, widened
 
 __all__ = ["ceil", "floor", "round", "trunc"]
 
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def _error(x: Tensor, decimals: int) -> Tensor:
+def _rounding_error(x: Tensor, decimals: int) -> Tensor:
     """x minus the rounded x, in steps of 10^-decimals: from -1/2 to 1/2; NaN where x is infinite."""
     x, factor = widened(x), 10.0 ** min(abs(decimals), 308)  # a larger power is infinite in every dtype
     position = x / factor if decimals < 0 else x * factor if decimals else x
@@ -34,16 +34,16 @@ def _error(x: Tensor, decimals: int) -> Tensor:
 
 
 def _is_near(x: Tensor, decimals: int, within: float) -> Tensor:
-    error = _error(x, decimals)
+    error = _rounding_error(x, decimals)
     return error.abs() <= rounded(within, error)
 
 
-def _trust(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, within: float) -> Gradients:
+def _pull_trust(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, within: float) -> Gradients:
     return torch.where(_is_near(x, decimals, within), grad, 0.0), None
 
 
-def _fourier(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, amplitude: float) -> Gradients:
-    error = _error(x, decimals)
+def _pull_fourier(grad: Tensor, x: Tensor, decimals: int, *, wants: Wants, amplitude: float) -> Gradients:
+    error = _rounding_error(x, decimals)
     is_known = error == error
     cosine = torch.cos(torch.where(is_known, error, 0.0) * 3.141592653589793)
     wave = cosine * (amplitude * 4.442882938158366)  # pi times the square root of 2
@@ -60,17 +60,17 @@ def _rule(name: str, pull: Pull, keeps: tuple[str, ...] = (), **row: Any) -> Non
 
 _rule(
     "identity",
-    passed,
+    pull_identity,
     formula="grad",
     source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
     also_called="straight-through, round_ste",
     translates="ste straight_through round_ste",
 )
-_rule("zero", blocked, formula="0", source="the true gradient; torch.round", translates="true native none")
+_rule("zero", pull_zero, formula="0", source="the true gradient; torch.round", translates="true native none")
 RULES = dict(RULES_OF_ROUND)  # those of floor, ceil and trunc
 _rule(
     "trust",
-    _trust,
+    _pull_trust,
     ("x", "decimals"),
     colour="#661100",
     formula="grad where |x - y| <= within * step, else 0",
@@ -83,7 +83,7 @@ _rule(
 )
 _rule(
     "fourier",
-    _fourier,
+    _pull_fourier,
     ("x", "decimals"),
     colour="#999933",
     formula="grad * (1 - e) / (1 + e) with e = amplitude * sqrt(2) * pi * cos(pi * (x - y) / step)",

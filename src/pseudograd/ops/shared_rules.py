@@ -29,13 +29,13 @@ def zeros_of(grad: Tensor) -> Tensor:
     return torch.where(torch.zeros((), dtype=torch.bool, device=grad.device), grad, 0.0)
 
 
-def passed(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
+def pull_identity(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
     """The pull of a rule that passes grad, for an op whose only tensor is its first input."""
     return grad, *(None for _ in wants[1:])
 
 
-def blocked(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
-    """The pull of a rule that passes 0, for the same ops as `passed`."""
+def pull_zero(grad: Tensor, *inputs: None, wants: Wants) -> Gradients:
+    """The pull of a rule that passes 0, for the same ops as `pull_identity`."""
     return zeros_of(grad), *(None for _ in wants[1:])
 
 

@@ -22,7 +22,7 @@ from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Wants, register
 from ..torch_table.private import transforms_are_active
 from .samples import around, matrix
-from .shared_rules import ADAPTER, blocked, passed, row_of, steps_at, widened
+from .shared_rules import ADAPTER, pull_identity, pull_zero, row_of, steps_at, widened
 
 __all__ = ["heaviside", "sign"]
 
@@ -104,7 +104,7 @@ SLOPES = {
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def _surrogate(
+def _pull_surrogate(
     slope_of: SlopeOf, grad: Tensor, x: Tensor, at_zero: None, *, wants: Wants, scale: float, height: float
 ) -> Gradients:
     """grad * slope, and 0 where the slope is 0, whatever grad is."""
@@ -112,15 +112,15 @@ def _surrogate(
     return torch.where(slope == 0, 0.0, widened(grad)) * slope, None
 
 
-def _window_pull(grad: Tensor, x: Tensor, at_zero: None, *, wants: Wants, scale: float, height: float) -> Gradients:
-    """`_surrogate` of the window in fewer steps, which a compiler does not need."""
+def _pull_window(grad: Tensor, x: Tensor, at_zero: None, *, wants: Wants, scale: float, height: float) -> Gradients:
+    """`_pull_surrogate` of the window in fewer steps, which a compiler does not need."""
     grad, wide = widened(grad), widened(x)
     if is_compiling() or rounded(height, wide) == 0:
-        return _surrogate(_window, grad, x, at_zero, wants=wants, scale=scale, height=height)
+        return _pull_surrogate(_window, grad, x, at_zero, wants=wants, scale=scale, height=height)
     return torch.where(wide.abs() <= rounded(scale, wide), grad if height == 1 else grad * height, 0.0), None
 
 
-def _custom(
+def _pull_custom(
     grad: Tensor, x: Tensor, at_zero: None, *, wants: Wants, settings: Mapping[str, Callable[[Tensor], Tensor]]
 ) -> Gradients:
     slope, grad = settings["slope"](widened(x)), widened(grad)
@@ -142,7 +142,7 @@ RULES: dict[str, Rule] = {}
 def _rule(name: str, pull: Pull | None = None, **row: Any) -> None:
     """pull: None for the surrogate of this name."""
     if pull is None:
-        pull = _window_pull if name == "window" else partial(_surrogate, SLOPES[name].of)
+        pull = _pull_window if name == "window" else partial(_pull_surrogate, SLOPES[name].of)
         parameters = {"scale": 1.0, "height": 1.0}
         row = {"parameters": parameters, "curve": SLOPES[name].curve, "is_long": True, **row}
     RULES[name] = row_of(name, pull, partial(reference.step, name), **{"keeps": ("x",), **row})
@@ -205,7 +205,7 @@ _rule(
 )
 _rule(
     "custom",
-    _custom,
+    _pull_custom,
     colour="#2F2F2F",
     formula="grad * slope(x), slope being your function",
     source="the caller",
@@ -215,14 +215,14 @@ _rule(
 )
 _rule(
     "identity",
-    passed,
+    pull_identity,
     keeps=(),
     formula="grad",
     source="straight-through estimator (Bengio, Léonard & Courville, 2013)",
     also_called="straight-through",
     translates="ste straight_through",
 )
-_rule("zero", blocked, keeps=(), formula="0", source="the true gradient; torch.sign", translates="true native none")
+_rule("zero", pull_zero, keeps=(), formula="0", source="the true gradient; torch.sign", translates="true native none")
 
 
 @engine.unscriptable

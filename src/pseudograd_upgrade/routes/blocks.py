@@ -145,10 +145,10 @@ class Blocks:
         self.is_asked = True
         compiled = self._compile_by_route(model, **options)
         if isinstance(model, nn.Module):
-            compiled.__dict__["forward"] = self.wrap(compiled.forward, type(model).__name__)
+            compiled.__dict__["forward"] = self.make_block(compiled.forward, type(model).__name__)
             return compiled
         name = str(getattr(model, "__qualname__", type(model).__name__)).rpartition(">.")[2]
-        return self.wrap(compiled, name)
+        return self.make_block(compiled, name)
 
     def _compile_by_route(self, model: object, **options: object) -> Any:
         options = {name: value for name, value in options.items() if name not in ("backend", "mode", "options")}
@@ -167,13 +167,13 @@ class Blocks:
                 return call(module, *args, **kwargs)  # Dynamo skips functions of torch's own files
 
             self._compiled_call = self._compile_by_route(module_call)
-        return functools.partial(self.wrap(self._compiled_call, type(module).__name__), module)
+        return functools.partial(self.make_block(self._compiled_call, type(module).__name__), module)
 
     def _is_elsewhere(self) -> bool:
         """Is this inside a block, in a compiler, or in another thread?"""
         return self._is_inside or is_compiling() or threading.get_ident() != self._thread
 
-    def wrap(self, function: Callable[..., object], name: str) -> Callable[..., object]:
+    def make_block(self, function: Callable[..., object], name: str) -> Callable[..., object]:
         @functools.wraps(function)
         def block(*args: object, **kwargs: object) -> object:
             if self._is_elsewhere():

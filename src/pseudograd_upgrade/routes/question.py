@@ -118,23 +118,23 @@ class BetweenCompilers(Question):
             why = "what Dynamo captures of the code differs already where nothing of it is compiled"
             step = "look for torch.compiler.is_compiling(), and for Python in there that depends on values"
             return self.make_answer(OTHER_OP, comparison, [why], [step])
-        out: list[str] = []
+        left_out: list[str] = []
         named: Comparison | None = None
-        while len(out) < _MOST_LINES:
-            cut = self._run_cut(self.new_python.but(out=tuple(out)))
+        while len(left_out) < _MOST_LINES:
+            cut = self._run_cut(self.new_python.but(out=tuple(left_out)))
             inner = compare_events(self.eager, cut, [self.noise], self.roundings)
             where = "?" if inner.first is None else inner.first.old.origin.where
-            if cut.status or where in ("?", *out):
+            if cut.status or where in ("?", *left_out):
                 break
             named = named or inner
-            out.append(where)
-            without = self.runner.run(self.new_python.but(out=tuple(out)), self.schedule)
+            left_out.append(where)
+            without = self.runner.run(self.new_python.but(out=tuple(left_out)), self.schedule)
             if without.status == 0 and self.trains_as_old(without):
-                return self._explain_lines(named, out, without)
+                return self._explain_lines(named, left_out, without)
         named = named or comparison
         assert named.first is not None
         why = f"apart by {named.first.distance:.1e} there"
-        if out:
+        if left_out:
             why += "; no line that was left out of what is compiled mends it"
         elif cut.status == 0 and inner.first is None:
             why += "; where each line is compiled alone, none differs"
@@ -146,16 +146,16 @@ class BetweenCompilers(Question):
     def _run_cut(self, python: Interpreter) -> Recording:
         return self.runner.run(python.but(is_cut=True), self.cut_steps)
 
-    def _explain_lines(self, named: Comparison, out: Sequence[str], without: Recording) -> Answer:
-        """without: the run that does not compile the lines `out`. named: the comparison whose first difference the answer names."""
+    def _explain_lines(self, named: Comparison, left_out: Sequence[str], without: Recording) -> Answer:
+        """without: the run that does not compile the lines `left_out`. named: the comparison whose first difference the answer names."""
         assert named.first is not None
-        scope = "this line" if len(out) == 1 else ", ".join(out)
+        scope = "this line" if len(left_out) == 1 else ", ".join(left_out)
         why = [f"{scope} left out of what is compiled, {explain_equality(self.old, without)}"]
         # A line that is not compiled rounds to 16 bits again.
         if computes_in_16_bits(self.eager) and named.first.distance <= LARGEST_ROUNDING:
             return self._answer_16_bits(named, why[0])
-        steps = [f"put what {' and '.join(out)} calls into a function under @torch.compiler.disable"]
-        is_kink = named.first.old.origin.kind == BACKWARD and self._is_at_kink(out)
+        steps = [f"put what {' and '.join(left_out)} calls into a function under @torch.compiler.disable"]
+        is_kink = named.first.old.origin.kind == BACKWARD and self._is_at_kink(left_out)
         if is_kink:
             why.append("its inputs moved off the point at which they stand, it has the same gradient on both routes")
         else:
