@@ -435,14 +435,14 @@ class Question:
         if answer.difference is None or answer.kind not in (CONVENTION, OTHER_OP):
             return answer
         self._answered = answer
-        program = cut(self.runner, self.old_python, self.new_python, answer.difference)
+        excerpt = cut(self.runner, self.old_python, self.new_python, answer.difference)
         steps, origin = answer.next_steps, origin_to_name(answer.difference)
-        if answer.kind == OTHER_OP and program.program:
+        if answer.kind == OTHER_OP and excerpt.program:
             steps = (f"report it upstream, with the program below: {origin.op} of torch {answer.torch[1]}",)
-        elif answer.kind == OTHER_OP and program.is_same_alone:
+        elif answer.kind == OTHER_OP and excerpt.is_same_alone:
             cause = "the difference came with its arguments, or with a setting of torch"
             steps = (f"look at what reaches {origin.where}: {cause}",)
-        return replace(answer, cut=program, runs=self.runner.count, next_steps=steps)
+        return replace(answer, cut=excerpt, runs=self.runner.count, next_steps=steps)
 
 
 def _list_ends(*runs: Recording) -> list[str]:

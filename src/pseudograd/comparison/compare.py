@@ -98,7 +98,7 @@ def compare(
         outcomes |= measure(runner, training, training.variants, chosen[1:2], done=len(outcomes), total=total)
         columns = chain.from_iterable(outcome.numbers for outcome in outcomes.values())
         choose_directions(training, dict.fromkeys(columns), better)
-        if len(chosen) > 2 and not repeats(training, outcomes):
+        if len(chosen) > 2 and not ignores_seed(training, outcomes):
             outcomes |= measure(runner, training, training.variants, chosen[2:], done=len(outcomes), total=total)
     seconds = time.perf_counter() - began
     return make_comparison(training, outcomes, training.variants, better, seconds, notes=runner.notes)
@@ -147,7 +147,7 @@ def measure(
     return {run: outcome for _, run, outcome in runner.outcomes(plan, **progress)}
 
 
-def repeats(training: Training, outcomes: Outcomes) -> bool:
+def ignores_seed(training: Training, outcomes: Outcomes) -> bool:
     """Does the seed change nothing? No run gets it or drew from a generator that it sets, and each gave the same with two or more."""
     if "seed" in (*training.positional, *training.named) or any(outcome.draws for outcome in outcomes.values()):
         return False
@@ -183,7 +183,7 @@ def make_comparison(
         values=values,
         failures={row: outcome.failure for row, outcome in rows.items() if outcome.failure is not None},
         replaced=choice.families,
-        repeats=len(seeds) > 1 and repeats(training, outcomes),
+        repeats=len(seeds) > 1 and ignores_seed(training, outcomes),
         torch=torch.__version__,
         seconds=round(seconds, 3),
         baseline=choice.baseline,

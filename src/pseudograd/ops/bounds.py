@@ -37,7 +37,7 @@ _NUMBER_OR_NONE = (float, int, type(None))
 _NAMES = {"lower_bound": ("bound", "max"), "upper_bound": ("min", "bound"), "hardtanh": ("min_val", "max_val")}
 
 
-def _checked(op: str, call: Call, x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
+def _check_call(op: str, call: Call, x: Tensor, min: Bound, max: Bound) -> tuple[Bound, Bound]:
     """Check the arguments; number bounds that have passed are not checked again. Returns both bounds as numbers, or both as tensors."""
     if type(x) is Tensor and type(min) in _NUMBER_OR_NONE and type(max) in _NUMBER_OR_NONE and not is_compiling():
         arguments = (min, max, x.dtype)
@@ -152,7 +152,7 @@ def _run_unprepared(
     op: Op, x: Tensor, low: Bound, high: Bound, rule: RuleLike, edge: EdgeAtBound, maximize: bool
 ) -> Tensor:
     call = call_for(op, rule, edge, maximize)
-    low, high = _checked(op.name, call, x, low, high)
+    low, high = _check_call(op.name, call, x, low, high)
     engine.prepare(x, call, rule, edge, low, high)
     return engine.run(call, x, low, high)
 
@@ -202,7 +202,7 @@ def clamp_(
     Source: as `clamp`.
     """
     call = call_for(CLAMP, rule, edge, maximize)
-    min, max = _checked("clamp_", call, x, min, max)
+    min, max = _check_call("clamp_", call, x, min, max)
     for name, bound in (("min", min), ("max", max)):
         if isinstance(bound, Tensor):
             check_broadcast("clamp_", name, bound, x.shape, "x", grows=False)
