@@ -29,7 +29,7 @@ def double(x: Tensor) -> Tensor:
 def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
     recorder = BlockRecorder(Schedule())
-    block = Blocks(recorder, None, Segments(recorder.end_segment, None)).wrap(double, "double")
+    block = Blocks(recorder, None, Segments(recorder.end_segment, None)).make_block(double, "double")
     x = torch.ones(3, requires_grad=True)
     line, y = frames.file_and_line(frames.location(0).call), block(x)
     y.sum().backward()
