@@ -56,8 +56,10 @@ LEVELS = [
 
 
 @pytest.mark.program
-def test_importing_pseudograd_imports_nothing_heavy_that_torch_does_not() -> None:
-    program = "import sys, torch; before = set(sys.modules); import pseudograd; print(*set(sys.modules) - before)"
+def test_pseudograd_and_its_contexts_import_nothing_heavy_that_torch_does_not() -> None:
+    step = "torch.ones(2, requires_grad=True).clamp(0, 1).sum().backward()"
+    contexts = f"with pseudograd.diagnose():\n    {step}\nwith pseudograd.override(clamp='inward'):\n    {step}\n"
+    program = f"import sys, torch; {step}; before = set(sys.modules); import pseudograd\n{contexts}print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     extra = set(done.stdout.split())
     heavy = {name for name in extra if name.split(".")[0] in HEAVY or name.startswith(HEAVY)}
