@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import os
 import re
 import sys
 from collections import Counter
@@ -189,9 +190,17 @@ def render(where: str, report: Report, options: argparse.Namespace) -> str:
 
 
 def _write(where: str, argument: str, file: Path, text: str) -> None:
+    """Write the whole file, or leave an older file unchanged."""
+    is_device = file.exists() and not file.is_file()  # such as /dev/stdout
+    target = file.resolve()
+    staged = file if is_device else target.with_name(f".{target.name}-{os.getpid()}")
     try:
-        file.write_text(text, encoding="utf-8")
+        staged.write_text(text, encoding="utf-8")
+        if not is_device:
+            staged.replace(target)
     except OSError as error:
+        if not is_device:
+            staged.unlink(missing_ok=True)
         raise ValueError(
             f"{where}: {argument} must lie where files can be written, got {str(file)!r}. {error.strerror}: choose another folder."
         ) from error

@@ -6,6 +6,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -122,6 +123,14 @@ def test_a_baseline_knows_what_moves_and_not_what_is_new(capsys: pytest.CaptureF
     assert len(lint(capsys, ".", "--baseline", "known.json")["findings"]) == 2
     text = "--baseline must be a file that --write-baseline wrote, got 'a.py'. Write one with --write-baseline a.py."
     assert run(capsys, "lint", ".", "--baseline", "a.py") == (2, "", f"pseudograd: lint: {text}\n")
+    baseline, limits = Path("known.json").read_text(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))  # as on a full disk
+    try:
+        status, _, err = run(capsys, "lint", ".", "--write-baseline", "known.json")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (status, "--write-baseline must lie where files can be written" in err) == (2, True)
+    assert (Path("known.json").read_text(), [*Path().glob(".known*")]) == (baseline, [])
 
 
 SETTINGS: dict[str, tuple[str, ...]] = {

@@ -208,7 +208,9 @@ def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> t
         return None
     x, low, high = (value.detach() if isinstance(value, Tensor) else value for value in inputs)
     try:
-        torch.broadcast_tensors(*(value for value in (x, low, high) if isinstance(value, Tensor)))  # broadcast_shapes loads SymPy
+        torch.broadcast_tensors(
+            *(value for value in (x, low, high) if isinstance(value, Tensor))
+        )  # broadcast_shapes loads SymPy
     except RuntimeError:  # the call of the program raises, too
         return None
     return x, low, high
