@@ -343,7 +343,7 @@ def _forward_mode_error(call: Call, why: str = "the rule reads the incoming grad
 
 
 class Pseudograd(Function):
-    """Old style, because setup_context would double the cost of a small call."""
+    """For eager calls of plain tensors. It has no setup_context, which would double the cost of a small call."""
 
     @staticmethod
     def forward(ctx: Node, call: Call, *inputs: Any) -> Tensor:

@@ -202,7 +202,7 @@ class FakeQuantize(_Layer):
     def from_tensor(
         cls, x: Tensor, bits: int = 8, *, signed: bool = True, axis: int | None = None, **options: object
     ) -> FakeQuantize:
-        """For the values of `x`: the integers of `bits` bits, and a learned scale that starts at 2 * mean|x| / sqrt(quant_max).
+        """A layer for the values of `x`: integers of `bits` bits, and a learned scale that starts at 2 * mean|x| / sqrt(quant_max).
 
         With `axis` one scale per channel, from the mean of that channel. Other options as in the class; use_grad_scaling is True.
         """

@@ -16,8 +16,8 @@ from .torch_table.private import constant_result
 class UserFunction:
     """`call` is the user's function. A compiled graph can hold constants but no functions, so `key` names it there.
 
-    `calls` are those that were made with it, so they are freed together; they refer to `call` alone, not back to this object. An object
-    that a compiler makes has no key until a graph needs one.
+    `calls` are the calls of ops with this function. They are freed with this object, because they refer to `call` and not back to it. An
+    object that a compiler makes has no key until a graph needs one.
     """
 
     __slots__ = ("__weakref__", "call", "calls", "key")

@@ -120,8 +120,8 @@ def _describe_cause(cause: Answer, answer: Answer, program: str) -> Notice:
     head, expression, locations = f"torch {old} -> {new}: {cause['answer']}", "", []
     if difference is not None:
         expression = difference["expression"]
-        way = f"{difference['kind']} of {difference['op']}, step {difference['step']}"
-        head += f", {way}: {expression}" if expression else f", {way}"
+        call = f"{difference['kind']} of {difference['op']}, step {difference['step']}"
+        head += f", {call}: {expression}" if expression else f", {call}"
         locations = [difference["where"], difference["user_where"]]
     else:
         locations = [f"{file}:{line}" for text in reversed(cause["why"]) for file, line in _TRACEBACK.findall(text)]

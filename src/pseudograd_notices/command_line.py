@@ -68,7 +68,7 @@ def _uninitialised_packages() -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command. Returns its exit status, or 2 with one line on stderr for a wrong call.
 
-    It is 141 if the reader of a pipe left, 130 after Ctrl-C, and 143 after SIGTERM.
+    The status is 141 if the reader of a pipe left, 130 after Ctrl-C, and 143 after SIGTERM.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
     if signal.getsignal(signal.SIGINT) is _end_import:
@@ -91,7 +91,7 @@ def _runs_as_module() -> bool:
 
 
 def run_without_torch(error: ModuleNotFoundError) -> None:
-    """Run the command of `python -m pseudograd`, which imports the library first, if that import fails because torch is missing."""
+    """Run the command of `python -m pseudograd`, although its import of the library failed. Does nothing unless torch is missing."""
     if error.name == "torch" and _runs_as_module():
         sys.argv[0] = "pseudograd"
         sys.exit(main())

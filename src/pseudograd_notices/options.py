@@ -148,7 +148,7 @@ def choose(
 
 
 def known_notices(where: str, options: argparse.Namespace, settings: Settings) -> Counter[Key] | None:
-    """The notices of `--baseline` or, if neither it nor `--write-baseline` is given, of the baseline of the settings."""
+    """The notices of `--baseline`; or of the baseline in the settings, if neither this option nor `--write-baseline` is given."""
     if options.baseline is not None:
         return read_baseline(where, "--baseline", options.baseline)
     if options.write_baseline is not None or settings.baseline_file is None:

@@ -102,8 +102,9 @@ class SuiteTestQuestion(Question):
             return self.make_answer(OWN, comparison, [why], [_SEED_ADVICE])
         if answer.kind == MAGNIFIED:
             return replace(answer, kind=FAILS)
-        by = f"differs by rounding alone, by up to {comparison.largest:.1e}" if comparison.largest else "is the same"
-        why = f"what torch computes in the process of pytest {by}"
+        is_rounded = comparison.largest > 0
+        result = f"differs by rounding alone, by up to {comparison.largest:.1e}" if is_rounded else "is the same"
+        why = f"what torch computes in the process of pytest {result}"
         return replace(answer, kind=FAILS, why=(why,), next_steps=(_HAND_ADVICE,))
 
     def _explain_by_program(self) -> Answer | None:
@@ -172,7 +173,7 @@ class Suite:
                 groups[cause_key(answer, *pair)][name] = answer
         if not (pairs or groups):
             raise ValueError(f"upgrade: a test must run under both, got none.{indented(old.ending)}")
-        notes = [_note_both(pairs, FAILED, "test"), _note_both(files, NOT_COLLECTED, "file"), *_notes(old, new)]
+        notes = [_note_both(pairs, FAILED, "test"), _note_both(files, NOT_COLLECTED, "file"), *_note_alone(old, new)]
         not_compared = _list_missing(old, new)
         pin = next((answer.pin for group in groups.values() for answer in group.values() if answer.pin), "")
         runs_in_old = {name for name, test in old.tests.items() if test.outcome != SKIPPED}
@@ -249,7 +250,8 @@ def _note_both(pairs: Mapping[str, Pair], outcome: str, noun: str) -> str:
     return f"{counted(len(names), noun)} {doing} under both, such as {example}"
 
 
-def _notes(old: SuiteRun, new: SuiteRun) -> tuple[str, ...]:
+def _note_alone(old: SuiteRun, new: SuiteRun) -> tuple[str, ...]:
+    """A note for each torch under which alone some tests ended."""
     notes = []
     for run, other in ((old, new), (new, old)):
         alone = [name for name in run.tests if name not in other.tests and run.tests[name].outcome != NOT_COLLECTED]

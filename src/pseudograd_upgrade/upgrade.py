@@ -153,9 +153,11 @@ class Question:
             self._noises += [shaken] if shaken.status == 0 else []
 
     def may_be_shaken(self) -> bool:
+        """Does a run with moved parameters say anything about rounding?"""
         return True
 
     def answer(self) -> Answer:
+        """Explain the first difference. If a run failed, compare what comes before its end, and say how it ended."""
         old, new = self.old, self.new
         if not (old.status or new.status):
             return self.explain()
@@ -178,6 +180,7 @@ class Question:
             self._old, self._new = (shorten(run, self._most_steps) for run in (self.old, self.new))
 
     def explain(self) -> Answer:
+        """The answer about what the two runs computed, whatever their exit status is."""
         old, new = self.old, self.new
         comparison = compare_events(old, new)
         is_equal = comparison.largest == 0.0

@@ -69,6 +69,7 @@ class RecordedCall:
 
 
 def _copy(tensor: Tensor) -> Tensor:
+    """A copy of an argument. Raises NoProgramError for a tensor that a short program cannot make."""
     if type(tensor) not in (Tensor, torch.nn.Parameter):
         raise NoProgramError(f"an argument is a {type(tensor).__name__}, no plain tensor")
     if not is_readable(tensor):
