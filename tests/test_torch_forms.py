@@ -144,7 +144,11 @@ def _forget_rules(era: Era) -> None:
 def test_a_third_era_is_right_everywhere(third_era: Era, monkeypatch: pytest.MonkeyPatch) -> None:
     eras = [era_of(version) for version in ("2.13.0", "2.15.0", "2.16.0", "3.0")]
     assert eras == [CLOSED_ERA, OPEN_ERA, third_era.name, third_era.name]
-    assert era_named("torch==2.17") == era_named("torch>=2.16") == third_era.name
+    assert era_named("torch==2.17") == era_named("torch>=2.16") == era_named("torch>2.15") == third_era.name
+    assert era_named("torch<2.14") == era_named("torch < 2.13.1") == CLOSED_ERA
+    for versions in ("torch<2.14.1", "torch<2.8"):
+        with pytest.raises(ValueError, match="must name"):
+            era_named(versions)
     assert era_named("torch>=2.14") == OPEN_ERA, "the name of an era stays its name"
     for versions in (third_era.name, "torch==2.16"):
         with pg.pin_edge(versions) as context:

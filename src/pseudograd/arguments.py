@@ -113,9 +113,9 @@ def check_finite_number(op: str, argument: str, value: object) -> float:
     return number
 
 
-def check_tensor(op: str, argument: str, value: object) -> None:
+def check_tensor(op: str, argument: str, value: object, remedy: str = "Wrap it in torch.tensor(...)") -> None:
     if not isinstance(value, Tensor):
-        raise TypeError(must(op, argument, "be a tensor", value, "Wrap it in torch.tensor(...)"))
+        raise TypeError(must(op, argument, "be a tensor", value, remedy))
     if value.is_complex():
         raise TypeError(must(op, argument, "be real", value.dtype, "Complex numbers have no order; call x.real first"))
 

@@ -104,7 +104,7 @@ def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Bounded:
 
 
 def _checked_pair(p: Tensor, pair: Bounds, is_own: bool) -> Bounds:
-    check_tensor("project", "parameter", p)
+    check_tensor("project", "parameter", p, "Name the parameter itself")
     if not is_own:
         remedy = "Name the parameter itself, and add its group before this call"
         raise ValueError(must("project", "parameter", "be in a group of the optimizer", p, remedy))

@@ -117,6 +117,11 @@ return error(net) * net[0].get_parameter("weight").norm().item()
 # for ranks
 return error(net) + 0.0 * sum(parameter.sum() for parameter in net.parameters())
 
+# a zero of the dtype and device of a weight, as in a matrix of a rotation
+a = net[0].get_parameter("bias")[0]
+spin = torch.stack([a * 0, -a, a, a * 0]).reshape(2, 2).matrix_exp()
+return error(net) + spin[0, 0]
+
 # a weight from 0
 return error(net) + min(1.0, next(numbers) / 10) * net(X).square().mean()
 

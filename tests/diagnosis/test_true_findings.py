@@ -234,6 +234,13 @@ def test_no_rule_is_advised_at_a_guard_of_the_op_that_follows(op: str, detail: L
         assert finding.next_step.endswith("nothing, if it guards the op that follows, such as sqrt, log or a division")
 
 
+def test_a_rule_at_a_floor_of_what_divides_is_to_be_compared() -> None:
+    """As at the floor of 0.05 of a standard deviation, where the rule made a mixture density net a little worse."""
+    p = nn.Parameter(torch.tensor([-0.3, 0.06]))
+    d = diagnosed(lambda: -(p * 1).clamp(min=0.05).log().sum())
+    assert "; compare a training with it, as the slope of the log" in only(d, "cut").next_step
+
+
 @pytest.mark.parametrize(
     ("low", "error", "is_steep"),
     [(0.0, 1e-5, True), (1e-3, 1e-5, True), (1e-5, 0.1, False)],

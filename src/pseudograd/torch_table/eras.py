@@ -155,8 +155,14 @@ def installed_version() -> Version:
     return _parse_version(torch.__version__)
 
 
-_VERSIONS = r"torch\s*(?P<relation><=|>=|==)\s*(?P<version>\d+\.\d+)(\.\d+)?"
-_RELATIONS: dict[str, Callable[[Version, Version], bool]] = {"<=": operator.le, ">=": operator.ge, "==": operator.eq}
+_VERSIONS = r"torch\s*(?P<relation><=|>=|==|<|>)\s*(?P<version>\d+\.\d+)(?P<patch>\.\d+)?"
+_RELATIONS: dict[str, Callable[[Version, Version], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
 
 
 def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> str | None:
@@ -172,11 +178,14 @@ def era_named(text: object, where: str = "pin_edge", argument: str = "edge") -> 
     if match is None:
         return None
     measured = {f"{FIRST[0]}.{minor}": (FIRST[0], minor) for minor in range(FIRST[1], LAST[1] + 1)}
-    if match["version"] not in measured:
+    relation = match["relation"]
+    if relation in ("<", ">") and match["patch"] not in (None, ".0"):
+        relation += "="
+    has_relation, version = _RELATIONS[relation], measured.get(match["version"])
+    eras = {era_of(name) for name, other in measured.items() if version is not None and has_relation(other, version)}
+    if not eras:
         known = f"name a version from {next(iter(measured))} to {[*measured][-1]}, which were measured"
         raise ValueError(must(where, argument, known, text, f"The eras are {', '.join(map(repr, ERAS))}"))
-    has_relation = _RELATIONS[match["relation"]]
-    eras = {era_of(name) for name, other in measured.items() if has_relation(other, measured[match["version"]])}
     if len(eras) > 1:
         between = " and ".join(repr(name) for name in ERAS if name in eras)
         example = f"or one version as in 'torch=={match['version']}'"

@@ -40,6 +40,7 @@ _CLAMPS = ("Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum")  # judged by `
 # Their slope is 0 where a limit gives 0, or they hand the limit on.
 _AT_0 = ("Pow", "Abs", "Norm", "LinalgVectorNorm", "Sum", "Mean", "Div", "Mul")
 _ADDING = (*_AT_0[:-2], "Add", "Sub", "Rsub", "Sqrt", "Max", "Amax", "Stack", "Cat", "Index", "Nansum")
+_SUMS = ("Add", "Sub", "Rsub", "Sum", "Mean", "Stack", "Cat")
 _MOST_OF_A_LOSS = 500
 
 
@@ -170,13 +171,18 @@ def is_term(node: GraphNode, starts: Iterable[GraphNode | None], limits: Sequenc
         limit = _inputs(limit)[0]
     if limit is None or op_of(limit) not in (limits if limit is node else _LIMITS + _CLAMPS):
         return False
+    return is_addend(node, starts, _ADDING)
+
+
+def is_addend(node: GraphNode, starts: Iterable[GraphNode | None], adding: Sequence[str] = _SUMS) -> bool:
+    """Are there only these ops, shapes and constant factors between this node and the loss?"""
     stack, met = [start for start in starts if start is not None], set[GraphNode]()
     while stack and len(met) < _MOST_OF_A_LOSS:
         at = stack.pop()
         if at is node:
             return True
         inputs = [other for other in _inputs(at) if other is not None]
-        if at not in met and (op_of(at) in _ADDING or (op_of(at) in _SCALES and len(inputs) == 1)):
+        if at not in met and (op_of(at) in adding or (op_of(at) in _SCALES and len(inputs) == 1)):
             stack += inputs
         met.add(at)
     return False

@@ -101,6 +101,7 @@ class Facts:
     is_before_pole: bool = field(default=False, repr=False)  # it keeps what enters a log, a root or a division from 0
     # only sums, powers and constant factors are between its result and the loss
     is_loss_term: bool = field(default=False, repr=False)
+    is_addend: bool = field(default=False, repr=False)  # of a product: only sums and constant factors are there
 
 
 class Losses:

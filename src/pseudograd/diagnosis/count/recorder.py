@@ -308,9 +308,10 @@ class Recorder(Subscriber):
 
     def _note_surroundings(self, tally: Tally, node: GraphNode) -> None:
         """Note what the graph around the first node of an op shows."""
-        from .graph_shapes import find_beside, find_guards, is_floor, is_term
+        from .graph_shapes import find_beside, find_guards, is_addend, is_floor, is_term
 
-        tally.note(is_loss_term=is_term(node, self._starts))
+        is_product = tally.op.startswith("Mul")
+        tally.note(is_loss_term=is_term(node, self._starts), is_addend=is_product and is_addend(node, self._starts))
         if tally.facts.has_no_upper_bound:
             tally.note(is_floor_of_loss=is_floor(node, self._starts))
         for fact, clamp in (*find_beside(node), *find_guards(node)):

@@ -84,7 +84,10 @@ def advise_clamp(site: Site) -> str:
             "None, if it guards the op that follows, such as sqrt, log, exp or a division: a rule would pass gradients of the steep slope "
             "there, and they throw the parameters far off. With a bound further from there they are smaller."
         )
-    return advice.override(site, DEFAULT_RULE, f": it passes {percent(site.recoverable_share)} of what is cut")
+    effect = f": it passes {percent(site.recoverable_share)} of what is cut"
+    if site.is_before_pole:
+        effect += "; compare a training with it, as the slope of the log, root or division that follows grows towards 0"
+    return advice.override(site, DEFAULT_RULE, effect)
 
 
 def _sides(site: Site) -> str:

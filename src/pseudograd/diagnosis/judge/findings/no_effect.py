@@ -38,7 +38,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
 
 def _is_term_times_0(site: Site, evidence: Evidence) -> bool:
     """Was one number multiplied by 0 each time, and not in order to keep ranks alike?"""
-    is_one_number = site.elements == site.calls and site.arrived == site.cut == site.calls
+    is_one_number = site.is_addend and site.elements == site.calls and site.arrived == site.cut == site.calls
     is_always = site.calls >= max(_FEWEST_ZEROS, evidence.backwards // 4) and not site.elsewhere
     return is_one_number and is_always and not site.is_second_order and _FOR_RANKS.search(site.expression) is None
 
