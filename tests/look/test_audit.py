@@ -126,6 +126,8 @@ def test_what_is_undefined_is_one_region_up_to_its_end(
     cells = [region.cells()[:3] for region in pg.audit(f, -2, 2).regions]
     assert [(x, slope if kind != "exact" else "", kind) for x, slope, kind in cells] == rows
     assert [kink.low for kink in pg.audit(torch.round, -2, 2).kinks] == [-1.5, -0.5, 0.5, 1.5]
+    curved = pg.audit(lambda x: torch.where(x > 0, x * x.log(), 0.0), -2, 2)
+    assert [region.cells()[0] for region in curved.regions] == ["[-2, 0)", "0", "(0, 2]"]
 
 
 def test_two_kinks_between_two_points_of_the_grid_are_seen_if_they_are_given() -> None:

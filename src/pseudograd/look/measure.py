@@ -107,8 +107,9 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     steepness = unit_y / unit_x
     starts, after, left, right, *kinds = breaks(_in_units(f, units), grid / unit_x, eps)
     brackets = Breaks(starts * unit_x, after * unit_x, left * steepness, right * steepness, *kinds)
-    located = _locate(f, brackets, [*special, *(end.x for end in ends)], jumps, near, eps)
-    known = [*(each.x for each in located), *(end.x for end in ends)]
+    at_ends = [end.x for end in ends]
+    located = _locate(f, brackets, [*special, *at_ends], [*jumps, *zip(at_ends, at_ends, strict=True)], near, eps)
+    known = [*(each.x for each in located), *at_ends]
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at) > 4 * near for at in known)}))
     x = _refine(f, _points(grid, located, pairs, near), jumps, near)
     # The derivative.
