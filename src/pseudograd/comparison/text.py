@@ -30,7 +30,7 @@ def headlines(comparison: Verdicts) -> Iterator[str]:
         others = [name for name in (NO_CLAMP, PROJECT) if name in comparison.variants and not comparison.is_given]
         note = f" {listed(others).capitalize()} aside." if others else ""
         noun = "variant" if comparison.is_given else "rule"
-        yield f"The {noun}s changed nothing: every {noun} gave the numbers of {comparison.baseline}, to the bit.{note}"
+        yield f"The {noun}s changed nothing: every {noun} below gave the numbers of {comparison.baseline}, to the bit.{note}"
         yield from comparison.reached.lines()
     elif comparison.too_few_seeds:
         family = comparison.family
