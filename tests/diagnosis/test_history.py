@@ -14,6 +14,7 @@ from torch import nn
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.count.norms import share_of_zeros
 from pseudograd.diagnosis.judge import norms
 
 from .. import browser
@@ -75,6 +76,10 @@ def test_the_share_of_zeros_is_that_of_each_gradient() -> None:
     (row,) = d.history
     assert row.zero == tuple((step, pytest.approx(zeros / 40)) for step, zeros in enumerate(cut, 1))
     assert row.norm == tuple((step, pytest.approx(2 * (40 - zeros) ** 0.5)) for step, zeros in enumerate(cut, 1))
+
+
+def test_the_share_of_zeros_of_one_number_is_none_or_all() -> None:
+    assert [share_of_zeros(torch.tensor([value])) for value in (2.0, 0.0)] == [0.0, 1.0]
 
 
 def test_a_long_history_is_thinned_out() -> None:

@@ -51,6 +51,14 @@ def test_equal_bound_methods_are_one_function() -> None:
     assert grad.tolist() == [2, 2]
 
 
+def test_a_graph_finds_its_function_again_and_keeps_it() -> None:
+    """The key may come from a cache of compiled code, before this process has asked for it."""
+    module = Module()
+    function = user_function.function_of(module.slope)
+    assert [user_function.function_named(function.key) for _ in range(2)] == [function, function]
+    assert user_function._in_graphs.pop(function.key) is function
+
+
 def test_what_a_slope_holds_goes_when_the_rule_goes() -> None:
     """The objects are freed without the garbage collector, because tensors on a device should not wait for it."""
     x = torch.ones(5, requires_grad=True)
