@@ -61,12 +61,15 @@ SPIKES = {
     "(h > level).float()": "pseudograd.heaviside(h - level, at_zero=0.0)",
     "(h - level >= 0).to(h.dtype)": "pseudograd.heaviside(h - level)",
     "(level + 1 < h + level).float()": "pseudograd.heaviside(h + level - (level + 1), at_zero=0.0)",
+    "(h > level).to(torch.int64).to(torch.float32)": None,
     "torch.where(h > level, 1.0, 0.0)": None,
     "h.argmax(1).float()": None,
 }
 
 
-@pytest.mark.parametrize(("spike", "mend"), SPIKES.items(), ids=["greater", "zero", "less", "where", "argmax"])
+@pytest.mark.parametrize(
+    ("spike", "mend"), SPIKES.items(), ids=["greater", "zero", "less", "integer", "where", "argmax"]
+)
 def test_a_spike_without_a_gradient_gets_a_step_with_one(spike: str, mend: str | None, tmp_path: Path) -> None:
     def train(line: str) -> tuple[Diagnosis, Tensor]:
         torch.manual_seed(0)

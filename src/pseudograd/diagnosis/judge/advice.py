@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from typing import TYPE_CHECKING
 
 from ...listen.frames import file_and_line, file_of, is_of_a_package, lines_of
@@ -32,6 +33,7 @@ REPLACE_GRAD = (
 )
 # By family: the rule to try.
 _RULES = {**{family: OPS[family].default_rule for family in ("clamp", "round", "sign")}, "relu": LEAKY_RULE}
+_CAST = r"\.(float\(|type_as\(|(to|type)\((dtype=)?[\w.]*(dtype|float\d*)\))"  # a choice becomes a number, and no index or mask
 _AROUND_THE_STEP = "  # around the training step"
 _AS_IT_WILL_BE = ", with the line as it is after this edit"
 _LONGEST = 80  # characters of an expression in a line to paste
@@ -98,7 +100,7 @@ def replace_choice(choice: Structural) -> str:
     """The advice for a choice that cuts: for a comparison that becomes a number at once, such as a spike, a step with a gradient."""
     expression, source = choice.expression, choice.source
     lines = lines_of(source[0])[source[1] - 1 : source[1]] if source is not None else []
-    if not any(f"({expression}).{cast}(" in line for line in lines for cast in ("float", "to", "type_as", "type")):
+    if not any(re.search(re.escape(f"({expression})") + _CAST, line) for line in lines):
         return REPLACE_GRAD
     tree = ast.parse(expression, mode="eval").body
     if not isinstance(tree, ast.Compare) or len(tree.ops) > 1 or isinstance(tree.ops[0], (ast.Eq, ast.NotEq)):
