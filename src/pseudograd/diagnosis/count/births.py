@@ -39,7 +39,7 @@ _OtherKind = Literal[
     "other",
 ]
 Kind = Literal[_KindOfOp, _OtherKind]
-_OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # their result depends on no single entry of x
+_OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # each entry of their result depends on many entries of x
 _KINDS: dict[_KindOfOp, str] = {
     "root": "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
     "division": "Div Reciprocal Rsqrt Atan2 Addcdiv",
@@ -57,10 +57,10 @@ _THIRD = "tensor2 batch2 vec2 value bias"
 _EDGES = {**dict.fromkeys(_SECOND.split(), 1), **dict.fromkeys(_THIRD.split(), 2), "attn_mask": 3}
 _WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES))
 _RESULTS = frozenset(("result", "output", "logsumexp"))
-# The saved input that can make the slope infinite, if it is not `self`.
+# The saved input that can make the slope infinite, for ops where that is not `self`.
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
 _SELECTING = ("Index", "Gather", "Select", "Slice", "View", "Squeeze", "Unsqueeze", "Expand", "Transpose")
-_MASKING = ("MaskedFill", "Where", "Add", "IndexPut", "IndexFill", "Scatter")  # they may put -inf in
+_MASKING = ("MaskedFill", "Where", "Add", "IndexPut", "IndexFill", "Scatter")  # they may write -inf
 # The inverse function. Of the largest number of a dtype it gives the largest x.
 _LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}
 # A function that computes the result of an op again, or the part of it that may be broken, and the saved inputs that it takes.
@@ -97,9 +97,9 @@ class Birth:
     """An op whose backward made a broken gradient from finite ones, or whose forward made a broken value.
 
     tally: None if nobody saw the call. values: a clause about x at the broken entries. is_masked: do only zeros arrive at these entries?
-    broken: the name of a saved input that is broken, and origin: the op that made this input. near: the parameter that is another input.
-    line_losses: of the line that ran the backward. factor: the largest gradient as a multiple of what float16 holds; 0 if it is not
-    known. hidden: the leaves upstream that a detach hides. earlier: an earlier backward that got the value, behind a detach.
+    broken: the name of a saved input that is broken. origin: the op that made this input. near: the parameter that is another input.
+    line_losses: those of the line that ran the backward. factor: the largest gradient as a multiple of the largest number of float16; 0
+    if it is not known. hidden: the leaves upstream that a detach hides. earlier: an earlier backward that got the value, behind a detach.
     """
 
     tally: Tally | None
@@ -131,7 +131,7 @@ def is_broken(value: object) -> bool:
     return not bool((value._values() if value.is_sparse else value).isfinite().all())
 
 
-def words_of(value: Tensor) -> str:
+def broken_numbers(value: Tensor) -> str:
     """The broken numbers that a tensor holds, such as "nan or -inf"."""
     groups = {"nan": value.isnan(), "inf": value == torch.inf, "-inf": value == -torch.inf}
     return " or ".join(word for word, group in groups.items() if bool(group.any()))
@@ -165,15 +165,15 @@ def edge_of(node: GraphNode, name: str) -> GraphNode | None:
 
 
 def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> Kind:
-    """The kind of a birth by its op. is_ordinary: is x known, and nowhere at the ends of the range of the op?"""
+    """The kind of a birth by its op. is_ordinary: see `InputDescription`."""
     kind = KIND_OF.get(op, "matrix" if op.startswith("Linalg") else "other")
     if op == "LogSoftmax" and not any(bool(value.isnan().any()) for value in saved_results(node)):
         return "minus infinity"
-    if is_ordinary and (kind == "root" or op in _LIMITS or (op == "Div" and not _is_small(node))):
+    if is_ordinary and (kind == "root" or op in _LIMITS or (op == "Div" and not _may_be_near_0(node))):
         return "product"
     if op == "Log" and not is_ordinary:
         return _kind_of_log(node)
-    return "division" if op == "Pow" and _exponent(node) < 0 else kind
+    return "division" if op == "Pow" and _least_exponent(node) < 0 else kind
 
 
 def _kind_of_log(node: GraphNode) -> Kind:
@@ -196,13 +196,13 @@ def position_of(node: GraphNode, name: str) -> int:
     return _EDGES.get(name, 0) + (name in ("mat2", "vec") and nodes.name_of(node).startswith("Add"))
 
 
-def _is_small(node: GraphNode) -> bool:
-    """Does the divisor have an entry near 0?"""
+def _may_be_near_0(node: GraphNode) -> bool:
+    """May an entry of the divisor be near 0?"""
     value = saved_value(node, "other")
     return value is None or not value.numel() or float(value.abs().min()) < 1
 
 
-def _exponent(node: GraphNode) -> float:
+def _least_exponent(node: GraphNode) -> float:
     value = saved(node, "exponent", 1.0)
     return float(value.detach().min()) if isinstance(value, Tensor) else float(value)
 
@@ -214,7 +214,7 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
     function, *names = _INPUTS[op]
     values: list[Tensor | float | None] = [saved_value(node, name) for name in names]
     if op == "Pow" and values[1] is None:
-        values[1] = _exponent(node)
+        values[1] = _least_exponent(node)
     if any(value is None for value in values):
         return None
     try:
@@ -227,32 +227,36 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
 # --- the values of x ------------------------------------------------------------------------------------------------
 
 
-class XDescription(NamedTuple):
-    """A clause about x at broken entries; and whether x is ordinary there: the op gives a finite result and slope."""
+class InputDescription(NamedTuple):
+    """A clause about x at the broken entries. is_ordinary: are the result and the slope of the op finite for such an x?"""
 
     words: str = ""
     is_ordinary: bool = False
 
 
-def describe_x(op: str, node: GraphNode, mask: Tensor) -> XDescription:
-    """mask: the broken entries."""
+def describe_input(op: str, node: GraphNode, mask: Tensor) -> InputDescription:
+    """Describe the input on which the slope of the op depends most. mask: the broken entries."""
     results, inputs = saved_results(node), saved_inputs(node)
     x = inputs.get(_DECIDING.get(op, "self"))
     if op in _WITHOUT_VALUES:
-        return XDescription()
+        return InputDescription()
     if op in _LIMITS and results:
-        at = _chosen(results[0], mask)
+        at = _entries_of(results[0], mask)
         limit = float(_LIMITS[op](torch.tensor(torch.finfo(results[0].dtype).max, dtype=torch.float64)))
-        return XDescription(f"x is above {limit:.4g}") if bool(at.isinf().any()) else XDescription(is_ordinary=True)
+        return (
+            InputDescription(f"x is above {limit:.4g}")
+            if bool(at.isinf().any())
+            else InputDescription(is_ordinary=True)
+        )
     if op in ("Sqrt", "Rsqrt", "Reciprocal") and results:
-        at = _chosen(results[0], mask)
+        at = _entries_of(results[0], mask)
         zero, below = (at == 0) if op == "Sqrt" else at.isinf(), at.isnan()
-        return XDescription(_counts({"0": zero, "below 0": below}, at), not bool((zero | below).any()))
+        return InputDescription(_counts({"0": zero, "below 0": below}, at), not bool((zero | below).any()))
     if x is None:
-        return XDescription()
-    at = _chosen(x, mask)
+        return InputDescription()
+    at = _entries_of(x, mask)
     if at.is_complex():
-        return XDescription(_counts({"0": at == 0}, at), not bool((at == 0).any()))
+        return InputDescription(_counts({"0": at == 0}, at), not bool((at == 0).any()))
     groups = {"0": at == 0}
     if op == "Log1P":
         groups = {"-1": at == -1}
@@ -260,17 +264,17 @@ def describe_x(op: str, node: GraphNode, mask: Tensor) -> XDescription:
         groups = {"1": at == 1, "-1": at == -1, "outside of [-1, 1]": at.abs() > 1}
     elif op == "Logit":
         groups = {"0": at == 0, "1": at == 1, "outside of [0, 1]": (at < 0) | (at > 1)}
-    elif op == "Log" or (op == "Pow" and _exponent(node) % 1):
+    elif op == "Log" or (op == "Pow" and _least_exponent(node) % 1):
         groups["below 0"] = at < 0
     is_ordinary = not any(bool(group.any()) for group in groups.values())
     groups |= {"inf": at == torch.inf, "-inf": at == -torch.inf, "nan": at.isnan()}
     if text := _counts(groups, at):
-        return XDescription(text, is_ordinary)
+        return InputDescription(text, is_ordinary)
     text = f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if at.numel() else ""
-    return XDescription(text, is_ordinary=True)
+    return InputDescription(text, is_ordinary=True)
 
 
-def _chosen(value: Tensor, mask: Tensor) -> Tensor:
+def _entries_of(value: Tensor, mask: Tensor) -> Tensor:
     """The entries of the mask; all entries if the shapes do not fit."""
     try:
         return torch.broadcast_to(value, mask.shape)[mask]
@@ -285,8 +289,8 @@ def _counts(groups: Mapping[str, Tensor], at: Tensor) -> str:
     return "x is " + " or ".join(f"{text} ({count:,})" for text, count in counts.items())
 
 
-def excess(op: str, node: GraphNode, grad: Tensor | None) -> float:
-    """The largest gradient that leaves, as a multiple of what float16 holds; 0 if it is not known."""
+def excess_over_float16(op: str, node: GraphNode, grad: Tensor | None) -> float:
+    """The largest gradient that leaves, as a multiple of the largest number of float16; 0 if it is not known."""
     if grad is None or op not in ("Mul", "ToCopy"):
         return 0.0
     largest = grad.detach().float().abs()

@@ -1,5 +1,4 @@
-"""Broken gradients, which hold nan or inf: the op that made them (the *birth*), the parameters that got them, and the steps that used or
-skipped them.
+"""Broken gradients, which hold nan or inf: the op that made them (the *birth*), and the parameters and the steps that got them.
 
 This module is imported when a gradient or a loss is broken for the first time.
 """
@@ -7,7 +6,7 @@ This module is imported when a gradient or a loss is broken for the first time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -26,16 +25,16 @@ from .births import (
     Birth,
     Kind,
     Position,
-    describe_x,
+    broken_numbers,
+    describe_input,
     edge_of,
-    excess,
+    excess_over_float16,
     is_broken,
     kind_of,
     position_of,
     recompute,
     saved_inputs,
     saved_results,
-    words_of,
 )
 from .grads import Gradients, are_readable
 from .graph_shapes import op_of
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from .tally import Tally
 
 _MOST_BIRTHS = 16
-# If the result is nan, then the input is, at the same entries.
+# If an entry of the result is nan, the same entry of the input is nan, too.
 _NAMES_KEEPING_NAN = "View UnsafeView Reshape T Transpose Permute Alias Unsqueeze Squeeze Clone Tanh Sigmoid Relu Exp"
 _KEEPING_NAN = frozenset(_NAMES_KEEPING_NAN.split())
 
@@ -71,7 +70,7 @@ class Recorder(Protocol):
 
 
 class _BrokenInput(NamedTuple):
-    """A broken saved input of a node. All fields are "" if it has none."""
+    """A broken saved input of a node. All fields are "" if the node has none."""
 
     source: str = ""  # the op that made it
     name: str = ""
@@ -83,17 +82,17 @@ class _Search:
 
     def __init__(self, all_nodes: list[GraphNode], is_loss_broken: bool) -> None:
         self.all_nodes = all_nodes  # of the backward
-        self.is_loss_broken = is_loss_broken  # then the forward had the birth
+        self.is_loss_broken = is_loss_broken  # if so, the birth was in the forward
         # Keys of earlier births whose leaves were hidden by a detach: this backward reaches these leaves.
         self.hidden_births: list[object] = []
         # The nodes whose result may be broken, each with this result; None if nobody has it.
         self.frontier: dict[GraphNode, Tensor | None] = {}
         self.is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
         self.inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
-        # The births that this backward may have, the most certain first. heard: at the first call inside the backward with a broken
-        # result, as a checkpoint makes it. candidate: at the last op of the forward with a broken result and an unknown input. fallback: at
-        # the first op of the backward with a broken gradient, if the loss is broken too.
-        self.heard: Birth | None = None
+        # The births that this backward may have, the most certain first. recomputed: the first call inside the backward with a broken
+        # result, as a checkpoint makes it. candidate: the last op of the forward with a broken result and an unknown input. fallback: the
+        # first op of the backward with a broken gradient, if the loss is broken too.
+        self.recomputed: Birth | None = None
         self.candidate: Birth | None = None
         self.fallback: Birth | None = None
 
@@ -125,7 +124,7 @@ class Nonfinite:
 
     def begin(self, roots: Sequence[Tensor | GradientEdge], all_nodes: list[GraphNode], is_loss_finite: bool) -> None:
         """A backward begins: attach hooks to its nodes, if there is something to search for."""
-        self._settle()
+        self._count_skipped_step()
         if not self._are_weights_known and not self.are_weights_broken:
             self._look_at_weights()
         tensors = [root for root in roots if isinstance(root, Tensor)]
@@ -146,7 +145,7 @@ class Nonfinite:
                 search.frontier[node] = root if isinstance(root, Tensor) and is_broken(root) else None
         for node in all_nodes:
             if nodes.name_of(node) != nodes.LEAF:
-                node.register_hook(partial(self._hook))
+                node.register_hook(self._look_at_node)
 
     def _look_at_weights(self) -> None:
         """Note whether weights are broken. If no gradient was broken before, they are a birth."""
@@ -181,12 +180,12 @@ class Nonfinite:
         return Position(alike.index(node), len(alike)) if node in alike else NO_POSITION
 
     @quiet("what is not finite")
-    def _hook(self, leaving: Gradients, arriving: Gradients) -> None:
+    def _look_at_node(self, leaving: Gradients, arriving: Gradients) -> None:
         node = current_node()
         if node is None:
             return
         if node in self._search.frontier:
-            self._follow(node, self._search.frontier.pop(node))
+            self._search_behind(node, self._search.frontier.pop(node))
         if self._search.fallback is None:
             self.look(self._recorder.tally_of(node), node, leaving, arriving)
 
@@ -201,7 +200,7 @@ class Nonfinite:
         is_explained, search.inner_had_birth = search.inner_had_birth, False
         if tally in self.births or (is_explained and tally is not None and tally.function is not None):
             return
-        birth = self._birth(node, broken, arriving, leaving)
+        birth = self._judge(node, broken, arriving, leaving)
         if search.is_loss_broken:
             search.fallback = search.fallback or birth
         else:
@@ -210,7 +209,7 @@ class Nonfinite:
     def _add(self, birth: Birth | None) -> None:
         if birth is None:
             return
-        # Of a step that used a broken gradient.
+        # An earlier step has used a broken gradient.
         is_consequence = bool(self.used_backwards) and self._recorder.backwards > self.used_backwards[0]
         search = self._search
         if search.hidden_births:  # the graph of this backward goes on behind the detach
@@ -240,7 +239,7 @@ class Nonfinite:
         self._leaves.broken.clear()
         search, backward = self._search, self._recorder.backwards
         if not self.births or search.hidden_births:
-            self._add(search.heard or search.candidate or (None if search.hidden_births else search.fallback))
+            self._add(search.recomputed or search.candidate or (None if search.hidden_births else search.fallback))
         self._search = _Search([], False)
         if not hit:
             return
@@ -268,7 +267,7 @@ class Nonfinite:
             if leaf is not None:
                 self._pending.pop(leaf, None)
 
-    def _settle(self) -> None:
+    def _count_skipped_step(self) -> None:
         """Count a skipped step, if the broken gradients are gone and no step has seen them."""
         if self._pending and not any(is_broken(getattr(leaf.tensor(), "grad", None)) for leaf in self._pending):
             self._pending = {}
@@ -316,15 +315,15 @@ class Nonfinite:
 
     # --- a birth ------------------------------------------------------------------------------------------------------
 
-    def _birth(self, node: GraphNode, value: Tensor, arriving: Gradients, leaving: Gradients = ()) -> Birth:
-        """The birth at a node. value: its broken result, or a broken gradient that leaves."""
+    def _judge(self, node: GraphNode, value: Tensor, arriving: Gradients = (), leaving: Gradients = ()) -> Birth:
+        """The birth at a node, with its kind. value: the broken result of the node, or a broken gradient that leaves it."""
         op, mask, grad = op_of(node), ~value.isfinite(), arriving[0] if arriving else None
         is_masked = grad is not None and grad.shape == mask.shape and not bool(torch.count_nonzero(grad[mask]))
-        values, is_ordinary = describe_x(op, node, mask)
+        values, is_ordinary = describe_input(op, node, mask)
         broken = self._broken_input(node)
         tally, kind = self._recorder.tally_of(node), kind_of(op, node, is_ordinary)
         if is_masked and kind == "factor" and not saved_inputs(node):
-            # A checkpoint hides the factors. 0 * inf made the nan, so the factor whose gradient it is not is the infinite one.
+            # A checkpoint hides the factors. 0 * inf made the nan in the gradient of one factor, so the other factor is infinite.
             broken = _BrokenInput(name="self" if leaving and leaving[0] is not value else "other")
         may_exceed_half = value.dtype is torch.float16 and not (is_masked or broken.source)
         if tally is not None and tally.function is not None:
@@ -335,22 +334,22 @@ class Nonfinite:
             kind = "half"
         elif kind == "factor":
             kind, values = ("factor", broken.words) if broken.name else ("product", "")
-        birth = self._make_birth(node, kind, mask, value.dtype, values, broken.name)
+        birth = self._new_birth(node, kind, mask, value.dtype, values, broken.name)
         birth.is_masked = is_masked
         if kind != "row":
             birth.origin, birth.is_forward = broken.source, bool(broken.source)
         if kind == "half":
-            birth.factor = excess(op, node, grad)
+            birth.factor = excess_over_float16(op, node, grad)
         return birth
 
-    def _make_birth(
+    def _new_birth(
         self, node: GraphNode, kind: Kind, mask: Tensor, dtype: torch.dtype, values: str, broken: str
     ) -> Birth:
         """mask: where the value is not finite."""
         tally, upstream = self._recorder.tally_of(node), self._leaves.upstream(node)
         counts = int(torch.count_nonzero(mask)), mask.numel()
         birth = Birth(tally, op_of(node), kind, self._recorder.backwards, *counts, values, dtype, upstream)
-        birth.broken, birth.near, birth.position = broken, self._near(node), self._position_of(node)
+        birth.broken, birth.near, birth.position = broken, self._parameter_beside(node), self._position_of(node)
         return birth
 
     def _broken_input(self, node: GraphNode) -> _BrokenInput:
@@ -358,7 +357,7 @@ class Nonfinite:
             if is_broken(value):
                 edge = edge_of(node, name)
                 source = "a value that needs no gradient" if edge is None else self._source(edge) or "an op before it"
-                return _BrokenInput(source, name, f"a factor is {words_of(value)}")
+                return _BrokenInput(source, name, f"a factor is {broken_numbers(value)}")
         return _BrokenInput()
 
     def _source(self, node: GraphNode | None) -> str:
@@ -376,29 +375,30 @@ class Nonfinite:
             node = inputs[0] if len(inputs) == 1 else None
         return ""
 
-    # --- a broken loss -----------------------------------------------------------------------------------
+    # --- a broken loss -----------------------------------------------------------------------------------------------------
 
     def after_call(self, args: Iterable[object], result: object) -> None:
         """The program called torch in a backward, as a checkpoint does, which runs its forward again."""
         search = self._search
-        if not (search.is_loss_broken and search.heard is None and isinstance(result, Tensor) and result.requires_grad):
+        if not search.is_loss_broken or search.recomputed or not isinstance(result, Tensor) or not result.requires_grad:
             return
         search.is_computed_again = True
         # Detached, because a checkpoint would count our own calls on the result.
         node, result = nodes.node_of(result), result.detach()
         if node is None or not is_broken(result):
             return
-        # -inf is how a row is masked
+        # a mask puts -inf into a row
         is_row = KIND_OF.get(op_of(node)) == "row" and bool(result.isnan().any())
         if any(bool(x.isnan().any()) if is_row else is_broken(x) for x in map(Tensor.detach, tensors_in(args))):
             return
-        if op_of(node) in KIND_OF or bool(result.isnan().any()):  # other ops make infinity because the program says so
-            search.heard = self._forward_birth(node, result)
+        # Other ops make infinity only where the program asks for it.
+        if op_of(node) in KIND_OF or bool(result.isnan().any()):
+            search.recomputed = self._birth_in_forward(node, result)
 
-    def _follow(self, node: GraphNode, result: Tensor | None) -> None:
-        """Note the op of a node as the birth if its result is broken and its inputs are finite; else go on behind its broken inputs.
+    def _search_behind(self, node: GraphNode, result: Tensor | None) -> None:
+        """Note the node as the birth if its result is broken and its inputs are finite; else search behind its broken inputs.
 
-        result: a broken result of this node; None if it may be broken, and nobody has it.
+        result: its broken result; None if the result may be broken, and nobody has it.
         """
         results = saved_results(node)
         if results and not any(map(is_broken, results)):
@@ -406,7 +406,7 @@ class Nonfinite:
         inputs = saved_inputs(node)
         broken = {name: value for name, value in inputs.items() if is_broken(value)}
         for name, value in broken.items():
-            self._go_behind(node, name, value)
+            self._search_behind_input(node, name, value)
         if broken:
             return
         # What the node has saved is finite. Inputs that it does not save are unknown: they may be broken.
@@ -419,56 +419,57 @@ class Nonfinite:
             y = results[0]
             # The op saves no input, so its input may have been broken, too. Exp and its like make inf of finite numbers, a root does not.
             if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
-                self._search.candidate = self._unseen_birth(node, y)
+                self._search.candidate = self._birth_of_unknown_inputs(node, y)
                 result, y = y, None
         elif y is None and result is not None:
             # A finite number divided by 0 is infinite, whatever the unknown dividend is.
-            is_cause = op == "Div" and "other" in inputs and not describe_x(op, node, ~result.isfinite()).is_ordinary
-            if is_cause or (inputs and all(nodes.name_of(other) == nodes.LEAF for other in unknown)):
+            has_divisor = op == "Div" and "other" in inputs
+            divides_by_0 = has_divisor and not describe_input(op, node, ~result.isfinite()).is_ordinary
+            if divides_by_0 or (inputs and all(nodes.name_of(other) == nodes.LEAF for other in unknown)):
                 y = result
             elif self._search.is_computed_again and not inputs and op in KIND_OF:  # all calls up to this op were finite
-                self._search.candidate = self._forward_birth(node, result)
+                self._search.candidate = self._birth_in_forward(node, result)
             elif self._search.candidate and op not in _KEEPING_NAN and bool(result.isnan().any()):
                 # This op came before the candidate, and its result was nan already.
-                self._search.candidate = self._unseen_birth(node, result)
+                self._search.candidate = self._birth_of_unknown_inputs(node, result)
         if y is not None:
-            self._add(self._forward_birth(node, y))
+            self._add(self._birth_in_forward(node, y))
             return
         frontier = self._search.frontier
         for other in unknown:
             frontier[other] = result if op in _KEEPING_NAN else frontier.get(other)
 
-    def _forward_birth(self, node: GraphNode, y: Tensor) -> Birth | None:
+    def _birth_in_forward(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y; None if y is finite."""
         if not is_broken(y):
             return None
-        birth = self._birth(node, y, ())
+        birth = self._judge(node, y)
         birth.is_forward = True
         birth.kind = "half result" if birth.kind == "half" else birth.kind
         return birth
 
-    def _unseen_birth(self, node: GraphNode, y: Tensor) -> Birth | None:
+    def _birth_of_unknown_inputs(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y, and whose inputs are not known."""
-        birth = self._forward_birth(node, y)
+        birth = self._birth_in_forward(node, y)
         if birth is not None and birth.kind in ("other", "product"):
             birth.kind = "unseen"
         return birth
 
-    def _go_behind(self, node: GraphNode, name: str, value: Tensor) -> None:
-        """An input of this node is broken: follow the node that made it, or note that no node did."""
+    def _search_behind_input(self, node: GraphNode, name: str, value: Tensor) -> None:
+        """The input `name` of this node is broken: go on at the node that made it. If no node did, the birth is in data or weights."""
         other = edge_of(node, name)
         if other is not None and nodes.name_of(other) != nodes.LEAF:
             self._search.frontier[other] = value
             return
         values = "nan" if bool(value.isnan().any()) else "inf"
         kind: Kind = "data" if other is None else "weights"
-        birth = self._make_birth(node, kind, ~value.isfinite(), value.dtype, values, name)
+        birth = self._new_birth(node, kind, ~value.isfinite(), value.dtype, values, name)
         birth.is_forward = True
         if other is None:
             birth.hidden = self._recorder.influence.leaves_behind_cuts(saved(node, name))
         self._add(birth)
 
-    def _near(self, node: GraphNode) -> str:
+    def _parameter_beside(self, node: GraphNode) -> str:
         """The parameter that is another input of this node; "" without one."""
         sets = [self._leaves.upstream(other) for other, _ in node.next_functions if other is not None]
         leaves = [leaf for upstream in sets if upstream.bit_count() == 1 for leaf in self._leaves.unpack(upstream)]
