@@ -1,7 +1,7 @@
-"""A further backward pass that runs no code of the program: no hook of a tensor, a node or a leaf, no custom Function, no checkpoint.
+"""A further backward pass that runs no hook and no checkpoint of the program, and no custom Function that may have side effects.
 
 Torch's engine would run this code once more, and the code may keep, draw or change something. So the nodes are called one by one, in the
-order of that engine. A graph with a node that itself runs code of the program is refused.
+order of that engine. A graph with a node that itself runs such code is refused.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ _UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
 _HOOKED = "pseudograd: hooked"  # in the metadata of a node: the owner of a hook of the tensor that the node made
 _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "CopySlices", "vision::ops::")
 _NEAR = 12  # nodes that may cut what a clamp passes at its bound
-_DIGITS = tuple("0123456789")
 
 # (node, gradients that leave, gradients that arrive) -> gradients to hand on
 Leave = Callable[[GraphNode, Gradients, Gradients], Gradients]
@@ -67,7 +66,7 @@ def _why_not(node: GraphNode) -> str | None:
         if function.vjp is not torch.autograd.Function.vjp or not is_pure(function.backward):
             why = "would run once more, and may keep, draw or change something; ask without it"
             return f"the backward of {function.__module__}.{function.__qualname__} {why}"
-    if function is None and not name.endswith(_DIGITS) and not any(known in name for known in _KNOWN):
+    if function is None and not name[-1].isdigit() and not any(known in name for known in _KNOWN):
         return f"nobody knows what {name} of an extension does when it runs twice"
     return why_not_unpacked(node)
 
@@ -204,7 +203,7 @@ def _call(node: Any, arriving: Gradients, edges: Edges) -> Gradients:
     # Only the Function itself knows whether it takes None or zeros for a gradient that did not arrive.
     if any(grad is None for grad in arriving):
         raise RefusalError(f"{node.name()} has several results, of which only some got a gradient")
-    # copies, which a backward may change
+    # A backward may change the gradients that it gets, so it gets copies.
     leaving = node.apply(*(grad.clone() for grad in arriving if grad is not None))
     leaving = leaving if isinstance(leaving, tuple) else (leaving,)
     wanted = iter([grad for grad, is_wanted in zip(leaving, node.needs_input_grad, strict=False) if is_wanted])
@@ -230,16 +229,14 @@ def _add(total: Tensor | None, grad: Tensor) -> Tensor:
 
 
 class Comparison(NamedTuple):
-    """A gradient beside the program's own gradient of the same parameter: the share of its zeros, and its norm; then the squared norms of
-    both, their product, and the squared norm of their difference, which add up over parameters.
-    """
+    """A gradient beside the program's own gradient of the same parameter. The last four numbers add up over parameters."""
 
-    zero: float = 0.0
+    zero: float = 0.0  # the share of zeros in the gradient
     norm: float = 0.0
-    square: float = 0.0
-    own: float = 0.0
-    product: float = 0.0
-    apart: float = 0.0
+    square: float = 0.0  # of the norm
+    own: float = 0.0  # the square of the norm of the program's gradient
+    product: float = 0.0  # of the two gradients
+    apart: float = 0.0  # the square of the norm of their difference
 
     @property
     def cosine(self) -> float:

@@ -1,5 +1,6 @@
 """Patterns in a graph of autograd: a factor that starts at 0, as in a LoRA; a clip or step beside its own input; a term of the loss; a
-clamp behind a steep op."""
+clamp before or behind a steep op.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _SHAPES = (
 _KEEP_ZERO = frozenset(f"{_SHAPES} Add Sub Neg Div Tanh Sin Sum Mean".split())
 _MOST_STEPS = 24  # from a factor to a parameter
 _CHOICES = ("MinimumBackward0", "MaximumBackward0")
-# The ops whose own slope is left out rightly, by the node that joins their result with x: `x - round(x)`, `sign(x) * f(x)`.
+# By the node that joins their result with x, as in `x - round(x)` or `sign(x) * f(x)`: steps that rightly pass no gradient.
 _STEPS = {"Sub": ("Round", "Floor", "Ceil", "Trunc", "Div"), "Mul": ("Sign", "Sgn")}
 _SCALES = frozenset(f"{_SHAPES} Mul Div Neg".split())
 _STEEP = frozenset(["Exp", "Exp2", "Expm1", "Sinh", "Cosh", "Tan", "Reciprocal", "Rsqrt"])
@@ -36,8 +37,10 @@ _CALM_POWER = 2  # the slope of a square is that of the usual loss
 _NODES_LOOKED_AT = 24  # on each side of a choice
 _MOST_SCALED = 8
 _LIMITS = ("Relu", "Threshold", "Hardshrink", "Softshrink")
-_CLAMPS = ("Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum")  # judged by `cut`, but for powers of them
-# Their slope is 0 where a limit gives 0, or they hand the limit on.
+# The finding `cut` judges these, unless a power is taken of them.
+_CLAMPS = ("Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum")
+FLOORS = ("Clamp", "ClampMin")  # they may have a lower bound, as for free bits
+# Behind a limit these have the slope 0 where the limit gives 0, or they hand its result on.
 _AT_0 = ("Pow", "Abs", "Norm", "LinalgVectorNorm", "Sum", "Mean", "Div", "Mul")
 _ADDING = (*_AT_0[:-2], "Add", "Sub", "Rsub", "Sqrt", "Max", "Amax", "Stack", "Cat", "Index", "Nansum")
 _SUMS = ("Add", "Sub", "Rsub", "Sum", "Mean", "Stack", "Cat")
@@ -56,9 +59,9 @@ def _inputs(node: GraphNode) -> list[GraphNode | None]:
 
 
 def note_zero_factors(starts: Iterable[GraphNode | None], suspects: int, leaves: Leaves) -> None:
-    """Note in `zero_factor` of each suspect, a leaf that got only zeros, a parameter that makes them 0, and that will not stay 0.
+    """Note in `zero_factor` of each suspect, a leaf that got only zeros, a parameter that is 0 now and will not stay 0.
 
-    All ways from the suspect to the loss must lead through products with such parameters.
+    All paths from the suspect to the loss must lead through products with such parameters.
     """
     stack, blocked = list(starts), []
     met: set[GraphNode] = set()
@@ -116,7 +119,9 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
 
 
 def find_beside(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
-    """The clamps on one side of a minimum or maximum, and the steps on one side of a difference or product, whose input is on the other."""
+    """The clamps on one side of a minimum or maximum, and the steps on one side of a difference or product, if their input is on the other
+    side, too.
+    """
     for step in _steps_beside(node):
         yield "reuses_input", step
     if nodes.name_of(node) not in _CHOICES:
@@ -159,11 +164,6 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
 # --- a term of the loss -----------------------------------------------------------------------------------------------
 
 
-def is_floor(node: GraphNode, starts: Iterable[GraphNode | None]) -> bool:
-    """Is it a clamp, as of free bits, with only sums, powers and constant factors up to the loss?"""
-    return is_term(node, starts, _CLAMPS[:2])
-
-
 def is_term(node: GraphNode, starts: Iterable[GraphNode | None], limits: Sequence[str] = _LIMITS) -> bool:
     """Is it a lower limit, such as the relu of a penalty, or a power of one, with only sums and constant factors up to the loss?"""
     limit: GraphNode | None = node
@@ -199,13 +199,13 @@ def find_guards(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
     is_root = op == "Pow" and isinstance(power := getattr(node, "_saved_exponent", 1), (int, float)) and power < 1
     if op in _POLES or is_root or (op == "Div" and len(inputs) > 1):
         for clamp in _scaled(inputs[op == "Div"])[-1:]:
-            low = getattr(clamp, "_saved_min", None) if op_of(clamp) in _CLAMPS[:2] else None
+            low = getattr(clamp, "_saved_min", None) if op_of(clamp) in FLOORS else None
             if isinstance(low, (int, float)) and 0 < low <= _NEAR_A_POLE:
                 yield "is_before_pole", clamp
 
 
 def steep_op_behind(clamp: GraphNode) -> str:
-    """The op that makes the input of a clamp, scaling aside, if its slope grows without end; "" if there is none."""
+    """The op whose result, perhaps scaled, enters a clamp, if the slope of this op grows without end; "" if there is none."""
     op = next((op_of(node) for node in _scaled(_inputs(clamp)[0]) if _is_steep(node)), "")
     return op[:1].lower() + op[1:]
 
@@ -220,6 +220,7 @@ def _is_steep(node: GraphNode) -> bool:
 
 
 def _near(start: GraphNode | None) -> list[GraphNode]:
+    """A node and the nodes behind it, the nearest first."""
     queue = [] if start is None else [start]
     for node in queue:
         queue += [other for other in _inputs(node) if other is not None and other not in queue]

@@ -86,7 +86,7 @@ class Cut:
         self.bits = 0b11 << bit
         self.calls = 0
         self.is_final_cut = self.is_recomputed = False
-        # Lines where a mask that was made of its value meets a tensor that learns.
+        # Lines where the result of a comparison with its value meets a tensor that learns.
         self.compared_at: set[str] = set()
         self.cut_again_at: set[str] = set()  # lines that detach its value once more, or hand it out of torch
         self.upstream = 0
@@ -132,7 +132,7 @@ class Influence:
         self._local = threading.local()
 
     def source_of_detached(self, tensor: Tensor) -> tuple[int, bool]:
-        """For a detached tensor: the leaves upstream of its source, and whether the source is a leaf."""
+        """The leaves upstream of the tensor that this one was detached from, and whether that tensor is a leaf."""
         bits = self._detached.get(tensor)
         return bits >> 1, bool(bits & 1)
 
@@ -198,7 +198,7 @@ class Influence:
         inputs = tensors_in([args, kwargs] if func is not torch.autograd.grad else [args[:1] or kwargs["outputs"]])
         marks = self._marks_of(inputs)
         continuous = [tensor for tensor in inputs if _is_continuous(tensor)]
-        # Of the continuous inputs. If this call cuts, its result has them no more.
+        # The direct bits of the continuous inputs. If this call cuts, its result does not get them.
         direct = 0
         if marks & self._direct_bits:
             direct = self._direct_bits & (marks if 0 < len(inputs) == len(continuous) else self._marks_of(continuous))
@@ -220,7 +220,7 @@ class Influence:
             self._note_exit(name, learning, marks)
         if is_in_place and (marks or outputs):
             marks &= ~self._clamp_bits  # a projection sets a parameter, which is then no longer the input of the clamp
-            written = tensors_in([args[:1] or inputs[:1]])  # several of a _foreach_ function
+            written = tensors_in([args[:1] or inputs[:1]])  # several tensors for a _foreach_ function
             for tensor in written:
                 is_leaf = tensor.requires_grad and nodes.node_of(tensor) is None
                 self._marks.add(tensor, self._marks_of_others(marks, tensor) if is_leaf else marks)
@@ -265,16 +265,14 @@ class Influence:
             for tensor in new:
                 self._marks.add(tensor, bits)
                 if kind in _KINDS_OF_DETACH:
-                    self._note_detached(tensor, learning[0])
+                    source = learning[0]
+                    is_leaf = nodes.node_of(source) is None
+                    self._detached.add(tensor, self._leaves.upstream_of(source) << 1 | is_leaf)
+                    if is_leaf:
+                        self._note_origin(tensor, source)
         elif written:
             return self._cut(_kind(name, False), written)
         return 0
-
-    def _note_detached(self, tensor: Tensor, source: Tensor) -> None:
-        is_leaf = nodes.node_of(source) is None
-        self._detached.add(tensor, self._leaves.upstream_of(source) << 1 | is_leaf)
-        if is_leaf:
-            self._note_origin(tensor, source)
 
     def _note_origin(self, tensor: Tensor, source: Tensor) -> None:
         """Note that a tensor shares the memory of another one, as long as both live."""
@@ -286,10 +284,7 @@ class Influence:
         return self._leaves_behind(self._marks.get(tensor))
 
     def _leaves_behind(self, marks: int) -> int:
-        upstream = 0
-        for cut in self._cuts_among(marks):
-            upstream |= cut.upstream
-        return upstream
+        return reduce(or_, (cut.upstream for cut in self._cuts_among(marks)), 0)
 
     def _cuts_among(self, marks: int) -> set[Cut]:
         return {cut for bit, cut in enumerate(self._by_bit) if marks >> bit & 1 and isinstance(cut, Cut)}

@@ -30,7 +30,7 @@ from .norms import PLAIN
 from .replaced_nodes import pull_under
 from .tally import SLICE_NODE, form_of_slice
 
-_POOL_NODE = "MaxPool2DWithIndicesBackward"  # of one dimension, too
+_POOL_NODE = "MaxPool2DWithIndicesBackward"  # a pool of one dimension makes this node, too
 NOTED = "pseudograd: at a kink"  # in the metadata of a node: a Tie, or of a relu the elements at which x is 0
 
 
@@ -77,8 +77,7 @@ def why_hidden(behind: Iterable[GraphNode]) -> set[str]:
     for node in behind:
         name = node.name()
         if name == SLICE_NODE:
-            op = _op_in_slice(node)
-            if op:
+            if op := _op_in_slice(node):
                 reasons.add(f"{op} in place on a part of a tensor hides its node; write it out of place to ask")
         elif name == REENTRANT:
             reasons.add(CHECKPOINT)

@@ -127,7 +127,7 @@ class Entries:
         return None if mask is None or mask.is_cpu or self._count is not None else mask
 
     def note_count(self, count: int) -> None:
-        """count: of the entries that ever had a gradient, as read from the mask."""
+        """count: the number of entries that ever had a gradient, as read from the mask."""
         self._count = count
         self._had_gradient.add(count > 0)
         if self._mask is not None and count == self._mask.numel():
@@ -194,12 +194,12 @@ class Leaf:
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.gradients = 0
         self.sizes: Sizes | None = None
-        self.broken: dict[Leaf, None] = {}  # the one dict of all leaves: those that got nan or inf in this backward
+        self.broken: dict[Leaf, None] = {}  # `Leaves.broken`, if the norms are measured
         self.entries = Entries(self.is_parameter)
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
         self.whole_had_gradient = EverTrue()  # did the whole parameter get a gradient other than 0?
-        # Did the last gradient differ from 0? None if nobody looked: that ends when a step of an optimiser saw a gradient.
+        # Did the last gradient differ from 0? None if nobody looked, as after a step of an optimiser has seen a gradient.
         self.last_was_nonzero: Flag | None = None
         self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
         self.is_in_optimizer = False  # does an optimiser that took a step have it?
@@ -259,6 +259,7 @@ class Leaf:
 
     @property
     def _awaits_step(self) -> bool:
+        """Does an optimiser have it that has not seen a gradient other than 0 yet?"""
         return self.is_in_optimizer and not self.step_saw_gradient.is_certain
 
     def add(self, grad: Tensor | None) -> None:

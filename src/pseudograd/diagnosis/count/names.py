@@ -73,8 +73,9 @@ class Names:
                 module = children_of(module).get(part) if isinstance(module, nn.Module) else None
 
     def name_by_globals(self, depth: int) -> dict[int, Owner]:
-        """Name the owners that are global variables of the program, as seen from the frame `depth` above: these need no search. Returns
-        the owners that stay without a name, by the ids of their modules.
+        """Name the owners that are global variables of the program, as seen from the frame `depth` above. Global variables need no search.
+
+        Returns the owners that have no name yet, by the ids of their modules.
         """
         modules = [(owner.module(), owner) for owner in self._owners if not owner.variable]
         unnamed = {id(module): owner for module, owner in modules if module is not None}

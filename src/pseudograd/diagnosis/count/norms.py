@@ -1,5 +1,5 @@
-"""Measurements over the steps of a program, in bounded memory: series, samples, norms, the step that an optimiser would take, and facts
-about an op.
+"""Measurements over the steps of a program, in bounded memory: series, samples and norms; the step that an optimiser would take; and the
+facts about an op.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Series(Generic[Value]):
 
 
 def is_power_of_two(count: int) -> bool:
-    """Something costly is done only at these counts, so ever less often."""
+    """What is costly is done only at these counts, so ever less often. 0 is one of them."""
     return not count & (count - 1)
 
 
@@ -140,7 +140,7 @@ class Sizes:
         self.order = 0  # parameters numbered by their first gradient: the layer next to the loss comes first
         self._squares: Number = 0.0
         self._kernel: Squares | None = None
-        self._read_there: Callable[[], float] = float  # the squares that were added on a device
+        self._read_there: Callable[[], float] = float  # reads the sum of the squares that were added on a device
 
     @property
     def is_wanted(self) -> bool:

@@ -1,7 +1,7 @@
-"""What a diagnosis counts on a device: in few launches, and nothing is read before a report asks, or the memory for it is full.
+"""The counts of a diagnosis on a device. They are made in few launches, and read when a report asks or their memory is full.
 
-Imported where a gradient is on a device. Each call of a node gets a row of numbers there; a few calls are measured together.
-The kernel fills the rows; `grads.count` fills those of calls that no kernel serves.
+This module is imported where a gradient is on a device. Each call of a node gets a row of numbers there. A few calls are measured together:
+the kernel fills their rows, and `grads.count_matched` fills the rows that no kernel can fill.
 """
 
 from __future__ import annotations
@@ -48,18 +48,21 @@ def _kernel_for(device: torch.device) -> Callable[[list[Tensor], list[int], Tens
 
 
 class _Call(NamedTuple):
-    grads: MatchedGradients
-    may_move: bool  # may its elements have moved?
+    """A call of a node, whose counts are one row on the device. number: that of its `Rows`. may_move: may its elements have moved?"""
+
+    number: int
+    elements: int
+    may_move: bool
 
 
 class Rows:
-    """The sums of one op at one location on one device; in the place of the sums of the kernel in C."""
+    """The sums of one op at one location on one device. They take the place of the sums of the kernel in C."""
 
     def __init__(self, ledger: Ledger, number: int, may_move: bool) -> None:
         self._ledger, self._number, self._may_move = ledger, number, may_move
 
     def add_plain(self, arriving: Gradients, leaving: Gradients) -> int | None:
-        """Add a call; None where its gradients are not on the device, or cannot be compared."""
+        """Add a call. Returns None if its gradients are not on the device, or cannot be compared."""
         return 0 if self.add(MatchedGradients.match(leaving, arriving)) else None
 
     def add(self, grads: MatchedGradients | None) -> bool:
@@ -81,16 +84,15 @@ class Ledger:
         self._dtype = torch.float32 if device.type == "mps" else torch.float64
         self._measure = _kernel_for(device)
         self._rows: Tensor | None = None
-        # By row: the number of its `Rows`, the elements, and may they have moved?
-        self._calls: list[tuple[int, int, bool]] = []
+        self._calls: list[_Call] = []  # by row
         self._totals = torch.zeros(0, len(_TOTALS), dtype=torch.float64, device="cpu")
-        self.waiting: list[_Call] = []
-        # On which calls were measured; the last one has those that wait.
+        self.waiting: list[MatchedGradients] = []  # the gradients of the last calls, which are not measured yet
+        # The streams on which calls were measured. The calls that wait belong to the last one.
         self._streams: dict[torch.cuda.Stream, None] = {}
-        self._stream_key: object = None  # of the last one
-        self._bytes = 0
-        self._count = 0
-        # Of parameters: the squares of all gradients, each in its place, and the places of the last backward.
+        self._stream_key: object = None  # of the last stream
+        self._bytes = 0  # of the gradients that wait
+        self._count = 0  # of `Rows`
+        # The sums of the squared gradients of parameters, each with its place, and the places of the last backward.
         self._number_of: dict[Sizes, int] = {}
         self._squares = torch.zeros(0, dtype=self._dtype, device=device)
         self._last_numbers: tuple[int, ...] = ()
@@ -108,8 +110,8 @@ class Ledger:
             if self.device.type == "cuda" and (key := stream_key(self.device.index)) != self._stream_key:
                 self._stream_key = key
                 self._go_to(torch.cuda.current_stream(self.device))
-            self._calls.append((number, grad.numel(), may_move))
-            self.waiting.append(_Call(grads, may_move))
+            self._calls.append(_Call(number, grad.numel(), may_move))
+            self.waiting.append(grads)
             self._bytes += grad.nbytes * (1 + len(grads.left))
             if not self.may_wait or len(self.waiting) >= _MOST_CALLS or self._bytes > _MOST_BYTES:
                 self.flush()
@@ -130,36 +132,37 @@ class Ledger:
         """Measure the calls that wait, on the stream that made them. Nothing may see the calls of torch that it makes."""
         stream = next(reversed(self._streams), None)
         with self._lock, contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
-            calls, self.waiting, self._bytes = self.waiting, [], 0
-            if not calls:
+            waiting, self.waiting, self._bytes = self.waiting, [], 0
+            if not waiting:
                 return
             if self._rows is None:
                 self._rows = torch.zeros(_ROWS, len(_COLUMNS), dtype=self._dtype, device=self.device)
-            first = len(self._calls) - len(calls)
-            for number in self._measure_by_kernel(calls, first):
-                sums = count_matched(*calls[number], is_full=self.is_full)
+            first = len(self._calls) - len(waiting)
+            for number in self._measure_by_kernel(waiting, first):
+                row = first + number
+                sums = count_matched(waiting[number], self._calls[row].may_move, self.is_full)
                 for column, name in enumerate(_COLUMNS):
                     value = sums.get(name, 0)
                     if isinstance(value, Tensor) or value:
-                        self._rows[first + number, column] = value
+                        self._rows[row, column] = value
             if len(self._calls) > _ROWS - _MOST_CALLS:
                 self._fold()
 
-    def _measure_by_kernel(self, calls: Sequence[_Call], first: int) -> Sequence[int]:
-        """Measure calls in one launch, from this row on. Returns the numbers of those that are still to be measured."""
+    def _measure_by_kernel(self, waiting: Sequence[MatchedGradients], first: int) -> Sequence[int]:
+        """Measure calls in one launch. Their rows begin at `first`. Returns the numbers of the calls that the kernel could not measure."""
         if self._rows is None or self._measure is None:
-            return range(len(calls))
+            return range(len(waiting))
         tensors: list[Tensor] = []
         entries: list[int] = []
         numbers: list[int] = []  # of the call, by entry
         rest: set[int] = set()
-        for number, (grads, _) in enumerate(calls):
-            grad, left, others = grads.arrived, grads.left, grads.others
+        for number, grads in enumerate(waiting):
+            left, others = grads.left, grads.others
             if len(left) > _MOST_LEFT or len(entries) + 1 + len(others) > _MOST_ENTRIES:
                 rest.add(number)
                 continue
             row = (first + number) << 4
-            tensors += grad, *left, *others
+            tensors += grads.arrived, *left, *others
             entries += row | len(left) << 2 | _CALL, *[row | _ELSEWHERE] * len(others)
             numbers += [number] * (1 + len(others))
         missed = self._measure(tensors, entries, self._rows)
@@ -170,7 +173,7 @@ class Ledger:
         return sorted(rest)
 
     def _give_up(self) -> None:
-        """No kernel was started; that is told as of every kernel."""
+        """No kernel could be started. The warning is that of every kernel."""
         self._measure = None
         from ...kernels.native.on_cuda import decline
 
@@ -234,7 +237,7 @@ class Ledger:
         return dict(zip(_TOTALS, totals, strict=True))
 
     def _fold(self) -> None:
-        """Read the rows, and add them up on the CPU: each call alone decides which counts hold, as `grads.count` says."""
+        """Read the rows, and add them up on the CPU. Whether elements moved is decided for each call, as in `grads.count_matched`."""
         calls, self._calls = self._calls, []
         if not calls or self._rows is None:
             return
@@ -252,14 +255,13 @@ class Ledger:
         elsewhere = torch.where(cut > 0, elsewhere, 0)
         each = torch.stack([elements.double(), arrived, cut, magnitude, cut_magnitude, nonfinite, elsewhere], 1)
         if self._count > len(self._totals):
-            self._totals = torch.cat(
-                [self._totals, self._totals.new_zeros(self._count - len(self._totals), len(_TOTALS))]
-            )
+            more = self._totals.new_zeros(self._count - len(self._totals), len(_TOTALS))
+            self._totals = torch.cat([self._totals, more])
         self._totals.index_add_(0, numbers, each)
 
 
 class Figures:
-    """Numbers of several leaves, or pairs of them, which lie on their device until one of them is read."""
+    """Rows of numbers, one row for each leaf. They lie on their device until one of them is read."""
 
     def __init__(self, values: Tensor) -> None:
         self._values: Tensor | None = values

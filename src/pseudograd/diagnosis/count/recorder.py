@@ -239,8 +239,8 @@ class Recorder(Subscriber):
 
     def _attach_after_module_hooks(self, node: GraphNode) -> None:
         """When a backward starts, the backward hooks of modules are registered, so a hook of ours runs after them."""
-        tally = node.metadata.get(self._module_hook)
-        if tally is not None and self.key not in node.metadata:
+        tally = node.metadata.pop(self._module_hook, None)
+        if tally is not None:
             node.metadata[self.key] = tally
             node.register_hook(partial(self._count_module_hook, tally, self.leaves.upstream(node)))
 
@@ -308,12 +308,12 @@ class Recorder(Subscriber):
 
     def _note_surroundings(self, tally: Tally, node: GraphNode) -> None:
         """Note what the graph around the first node of an op shows."""
-        from .graph_shapes import find_beside, find_guards, is_addend, is_floor, is_term
+        from .graph_shapes import FLOORS, find_beside, find_guards, is_addend, is_term
 
         is_product = tally.op.startswith("Mul")
         tally.note(is_loss_term=is_term(node, self._starts), is_addend=is_product and is_addend(node, self._starts))
         if tally.facts.has_no_upper_bound:
-            tally.note(is_floor_of_loss=is_floor(node, self._starts))
+            tally.note(is_floor_of_loss=is_term(node, self._starts, FLOORS))
         for fact, clamp in (*find_beside(node), *find_guards(node)):
             before = self.tally_of(clamp)
             if before is not None:

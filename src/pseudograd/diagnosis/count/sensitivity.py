@@ -111,7 +111,7 @@ class _Shares:
 
 
 class _Measured:
-    """The steps of one family, or of one line of it."""
+    """The shares of one family, or of one line of it, for all parameters together and for each."""
 
     def __init__(self) -> None:
         self.all = _Shares()

@@ -65,14 +65,16 @@ _SECOND = re.compile(r"\w+BackwardBackward\d")
 _FLOOR = 1e-6  # a lower bound from 0 to this is a guard, which keeps a root or a logarithm from 0
 _GUARD = 1e-4  # a bound that is at most this far from a whole number keeps x away from it
 _SMALL = 2**14  # elements: a smaller gradient may be kept until the end of a backward
-_lock = threading.RLock()  # around all sums; reentrant, because a collection of garbage may run any code meanwhile
-_MOST_CALLS = 8  # different calls of one line whose rules are remembered
+_lock = (
+    threading.RLock()
+)  # around all sums; reentrant, because Python may collect garbage meanwhile, which may run any code
+_MOST_CALLS = 8  # different calls of our ops at one line that are remembered
 
 OWN_NODE = "PseudogradBackward"
 
 
 class Tally:
-    """The sums of one op at one location. program_leaves: all leaves of the program."""
+    """The sums and facts of one op at one location. program_leaves: all leaves of the program."""
 
     def __init__(self, op: str, location: Location, program_leaves: Leaves) -> None:
         self.op, self.location = op, location
@@ -95,7 +97,7 @@ class Tally:
         self.is_number: bool | None = None  # is the result of its first node one number?
         self.facts = Facts()
         self._bounds: tuple[object, ...] | None = None  # of the last call; Tensor for each tensor
-        # Set by `Zeros` alone: the sets of leaves that got zeros from a gradient other than 0, and that got other numbers.
+        # Only `Zeros` sets these three. The op got a gradient other than 0: the sets of leaves to which it handed only zeros, or more.
         self.zeroed = self.passed = 0
         self.reader: Tally | None = None  # the op from which the last gradient came
         self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
@@ -104,7 +106,7 @@ class Tally:
         self._kernel: kernel.Sums | None = None
         self._rows: dict[torch.device, Rows] = {}
         self._sums: Sums = {}
-        # Where a usual call is added: one of which only the gradients are needed, and nothing of its node.
+        # A *usual* call is one of which only the gradients are needed, and nothing of its node. Usual calls are added here.
         self.usual: kernel.Sums | Rows | None = None
         self.may_wait = False  # may its calls be counted later, together with others?
 
@@ -122,7 +124,7 @@ class Tally:
             self.is_second_order |= calling in _BACKWARDS
 
     def breaks(self, leaving: Gradients) -> bool:
-        """May a gradient be broken that leaves on the CPU? If its sum is not finite, which may also be an overflow."""
+        """May a gradient that leaves hold nan or inf? Yes if its sum is not finite, which may also be an overflow. Only on the CPU."""
         for grad in leaving:
             if grad is None or type(grad) is not Tensor or not (self.may_break or grad.dtype is torch.float16):
                 continue
@@ -131,11 +133,6 @@ class Tally:
             if not isfinite(grad.sum(dtype=torch.float32 if grad.dtype is torch.float16 else None).item()):
                 return True
         return False
-
-    @property
-    def plain_sums(self) -> Tensor | None:
-        """What the kernel adds usual calls to; None where another way counts them."""
-        return self.usual.plain if isinstance(self.usual, kernel.Sums) else None
 
     @property
     def within(self) -> str | None:
@@ -349,7 +346,7 @@ def count_together(calls: Sequence[WaitingCall], leaves: Leaves) -> None:
         left = leaving if len(leaving) == 1 else [grad for grad in leaving if grad is not None]
         is_served = len(arriving) == 1 and 0 < len(left) < 3
         grads += (arriving[0], left[0], left[-1]) if is_served else (None, None, None)
-        sums.append(tally.plain_sums)
+        sums.append(tally.usual.plain if isinstance(tally.usual, kernel.Sums) else None)
     with _lock:
         missed = kernel.add_together(grads, sums, leaves.are_measured)
     for number in missed:

@@ -31,14 +31,13 @@ class Unheld:
 
     def __init__(self) -> None:
         self.containers: dict[Leaf, Container] = {}
-        # the variables of the program that hold optimisers, by the id of the optimiser
-        self.variables: dict[int, str] = {}
-        self.alone: set[Owner] = set()  # nets without a child that has parameters, as the module of a loss
-        # of a leaf: the modules around it, from outside inwards, each by its class and the attribute that leads to the leaf
+        self.variables: dict[int, str] = {}  # by the id of an optimiser: the variable of the program that holds it
+        self.alone: set[Owner] = set()  # nets whose children have no parameters, such as the module of a loss
+        # The modules around a leaf, from outside inwards: the class of each, and its attribute that leads to the leaf.
         self.attributes: dict[Leaf, dict[tuple[type[nn.Module], str], None]] = {}
         self._first: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
         self._changed: dict[Leaf, EverTrue] = {}
-        self._held: set[Leaf] = set()  # those of an optimiser that took no step inside the context
+        self._held: set[Leaf] = set()  # leaves of an optimiser that took no step inside the context
         self._searched: set[Leaf] = set()
 
     def look(self, leaves: Iterable[Leaf]) -> None:

@@ -43,13 +43,15 @@ class Values(Followed):
         self.is_pinned = edge_family(spelling.form) in entered_contexts.families_left_to_torch()
         self.is_rewritten = entered_contexts.is_replaced(spelling.form)  # by a context, which decides what passes
         self.may_pass = False  # may a gradient pass at this call?
-        self.leaf = self.detached = 0  # the set with the parameter that x is, and with that which x was detached from
-        # Did each call read that parameter itself, between the same bounds, which do not learn?
+        self.leaf = self.detached = (
+            0  # the set with the leaf that x is, and the set with the leaf that x was detached from
+        )
+        # Did each call read the leaf itself, between the same bounds, which do not learn?
         self.reads_leaf = False
-        self.outside: Number = 0  # elements, in the steps that count
+        self.outside: Number = 0  # elements outside, in the steps that count
         self.climb = Climb()
         self._distance: Tensor | None = None  # in this step
-        self._outside: Number = 0
+        self._outside: Number = 0  # elements in this step
 
     def add(self, x: Tensor, low: Bound, high: Bound) -> None:
         """Add the mean distance of x from its bounds."""
@@ -169,7 +171,8 @@ class Clamps:
         leaf = upstream if nodes.node_of(source) is None else 0
         if is_recorded:
             values.upstream, values.leaf = upstream, leaf
-            values.reads_leaf = leaf > 0 and not any(map(_learns, (*args[1:], *kwargs.values())))
+            bounds = (*args[1:], *kwargs.values())
+            values.reads_leaf = leaf > 0 and not any(isinstance(x, Tensor) and x.requires_grad for x in bounds)
         else:  # no gradient passes, as if x were detached
             values.detached_upstream, values.detached = upstream, leaf
 
@@ -190,10 +193,6 @@ def _numbers(bounds: Sequence[Bound]) -> tuple[float | None, ...]:
     return tuple(None if isinstance(bound, Tensor) else bound for bound in bounds)
 
 
-def _learns(value: object) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
 def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> tuple[Tensor, Bound, Bound] | None:
     """x and its bounds, without wrappers of transforms; None if it is no clamp of floating-point numbers that can be read."""
     if spelling.form.switches[0] not in _CLAMPS:
@@ -207,10 +206,9 @@ def _inputs_of_clamp(spelling: Spelling, args: Arguments, kwargs: Keywords) -> t
     if not are_readable(inputs):
         return None
     x, low, high = (value.detach() if isinstance(value, Tensor) else value for value in inputs)
+    tensors = [value for value in (x, low, high) if isinstance(value, Tensor)]
     try:
-        torch.broadcast_tensors(
-            *(value for value in (x, low, high) if isinstance(value, Tensor))
-        )  # broadcast_shapes loads SymPy
+        torch.broadcast_tensors(*tensors)  # broadcast_shapes would load SymPy
     except RuntimeError:  # the call of the program raises, too
         return None
     return x, low, high

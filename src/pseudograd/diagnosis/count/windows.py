@@ -15,7 +15,7 @@ class Windows:
     def __init__(self, threshold: Tensor) -> None:
         self.calls = 0
         self.bandwidth = 0.0
-        # did the threshold ever get a gradient other than 0?
+        # Did the threshold ever get a gradient other than 0?
         self._had_gradient = torch.zeros_like(threshold, dtype=torch.bool)
         self._distances = torch.full_like(threshold, torch.inf)  # to the x that came nearest
 

@@ -34,7 +34,7 @@ class Zeros:
         self._leaves, self._key, self._passing = leaves, key, passing
         self._begun = f"{key}: zeros"
         self.drops = Drops(leaves, key)
-        # By the tally that handed zeros on: the tallies of its other inputs.
+        # By the tally of an op that handed zeros on: the tallies of its other inputs.
         self._factors: dict[Tally, set[Tally]] = {}
 
     def begin(self, node: GraphNode) -> bool:
@@ -77,13 +77,10 @@ class Zeros:
             if node.name() in self._passing:
                 nodes += [before for before, _ in node.next_functions if before is not None]
 
-    def cause(self, leaf: int, sites: Sequence[Site], site_of: Callable[[Tally], Site]) -> tuple[Site, str] | None:
-        """The op that makes the zeros of a leaf, and a sentence: a factor that is 0 everywhere, else the op that hands the zeros on.
-
-        leaf: the set with the leaf.
-        """
+    def cause(self, leaf_set: int, sites: Sequence[Site], site_of: Callable[[Tally], Site]) -> tuple[Site, str] | None:
+        """The op that makes the zeros of a leaf, and a sentence: a factor that is 0 everywhere, else the op that hands the zeros on."""
         for tally, factors in self._factors.items():
-            if not tally.zeroed & leaf or tally.passed & leaf:
+            if not tally.zeroed & leaf_set or tally.passed & leaf_set:
                 continue
             lines = {(factor.where, factor.expression) for factor in map(site_of, factors)}
             for site in sites if tally.op.startswith(PRODUCTS) else ():
