@@ -117,7 +117,7 @@ class Recorder(Subscriber):
             with quietly():
                 hidden = ranges.unseen_behind((*args, *kwargs.values()) if kwargs else args)
                 if hidden:
-                    self._attach_all(hidden, self._locations.here(3))
+                    self._attach_all(hidden, self._locations.here())
         return ranges.seen_up_to
 
     def after_call(
@@ -130,7 +130,7 @@ class Recorder(Subscriber):
             if not tensors or name in _UNWRITTEN_FUNCTIONS:
                 return
             with quietly():
-                location = self._locations.here(3)
+                location = self._locations.here()
                 origin = self._origin(FORWARD, name, location)
                 is_in_import = origin.where.startswith("<frozen importlib")  # imports of torch differ between versions
                 if name not in _VIEW_FUNCTIONS and self.hears_values() and not is_in_import:
@@ -169,7 +169,7 @@ class Recorder(Subscriber):
     def after_step(self, optimiser: Optimizer, *_: object) -> None:
         if self.is_on:
             with quietly():
-                location = self._locations.here(2)
+                location = self._locations.here()
                 parameters = [parameter for group in optimiser.param_groups for parameter in group["params"]]
                 options = _describe_groups(optimiser)
                 self._add(self._origin(UPDATE, f"{type(optimiser).__name__}.step", location), parameters, options)

@@ -7,7 +7,7 @@ pytest runs only their tests.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pseudograd.wording import counted
@@ -147,44 +147,37 @@ class Suite:
 
     def answer(self) -> SuiteAnswer:
         old, new = self._run_all()
-        default = SuiteTest(COLLECTED)  # a run has no entry for a file that it could collect
-        names = dict.fromkeys((*old.tests, *new.tests))
-        all_pairs = {name: (old.tests.get(name, default), new.tests.get(name, default)) for name in names}
-        files = {name: pair for name, pair in all_pairs.items() if NOT_COLLECTED in (pair[0].outcome, pair[1].outcome)}
-        pairs = {
-            name: (old.tests[name], new.tests[name]) for name in old.tests if name in new.tests and name not in files
-        }
-        differing = {name: pair for name, pair in pairs.items() if pair[0].content != pair[1].content}
-        compared = [name for name, pair in differing.items() if SKIPPED not in (pair[0].outcome, pair[1].outcome)]
+        tests, files = _pair_tests(old, new)
+        differing = [name for name, (before, after) in tests.items() if before.content != after.content]
+        compared = [name for name in differing if SKIPPED not in _outcomes(tests[name])]
         answers = self._answer_all(compared, old, new)
-        counts = {"the same to the last bit": len(pairs) - len(differing), "the same but for rounding": 0}
+        same = {name for name in answers if answers[name].survives and len(_outcomes(tests[name])) == 1}
+        equal_bits = len(tests) - len(differing) + sum(answers[name].kind == SAME for name in same)
+        counts = {
+            "the same to the last bit": equal_bits,
+            "the same but for rounding": len(tests) - len(differing) + len(same) - equal_bits,
+            "different": len(answers) - len(same),
+            "skipped under one alone": len(differing) - len(compared),
+            UNEXPLAINED: len(compared) - len(answers),
+        }
+        pairs = {**tests, **files}
+        fails = Answer(FAILS, (old.torch, new.torch), self.runner.count, 0)
+        different = {name: answer for name, answer in answers.items() if name not in same}
+        different |= {name: fails for name, pair in files.items() if len(_outcomes(pair)) == 2}
         groups: dict[object, dict[str, Answer]] = defaultdict(dict)
-        for name, answer in answers.items():
-            if answer.survives and pairs[name][0].outcome == pairs[name][1].outcome:
-                counts["the same to the last bit" if answer.kind == SAME else "the same but for rounding"] += 1
-            else:
-                groups[cause_key(answer, *pairs[name])][name] = answer
-        counts["different"] = sum(map(len, groups.values()))
-        counts["skipped under one alone"] = len(differing) - len(compared)
-        counts[UNEXPLAINED] = len(compared) - len(answers)
-        for name, pair in files.items():
-            if pair[0].outcome != pair[1].outcome:
-                answer = Answer(FAILS, (old.torch, new.torch), self.runner.count, 0)
-                groups[cause_key(answer, *pair)][name] = answer
-        if not (pairs or groups):
+        for name, answer in different.items():
+            groups[cause_key(answer, *pairs[name])][name] = answer
+        if not (tests or groups):
             raise ValueError(f"upgrade: a test must run under both, got none.{indented(old.ending)}")
-        notes = [_note_both(pairs, FAILED, "test"), _note_both(files, NOT_COLLECTED, "file"), *_note_alone(old, new)]
+        notes = [_note_both(tests, FAILED, "test"), _note_both(files, NOT_COLLECTED, "file"), *_note_alone(old, new)]
         not_compared = _list_missing(old, new)
-        pin = next((answer.pin for group in groups.values() for answer in group.values() if answer.pin), "")
-        runs_in_old = {name for name, test in old.tests.items() if test.outcome != SKIPPED}
-        alone = [name for name, test in new.tests.items() if test.outcome == PASSED and name not in runs_in_old]
-        may_pin_suite = not (pin and self._pin_breaks_one(pin, alone))
+        may_pin_suite = self._may_pin_suite(groups.values(), old, new)  # before the runs are counted: it may make one
         return SuiteAnswer(
             (old.torch, new.torch),
             self.runner.count,
-            len(pairs),
+            len(tests),
             counts,
-            list_causes(groups.values(), {**pairs, **files}, may_pin_suite),
+            list_causes(groups.values(), pairs, may_pin_suite),
             (*filter(None, notes), *not_compared),
             not (old.running or new.running),
             compare_packages(*self.pythons),
@@ -199,15 +192,18 @@ class Suite:
                 raise ValueError(f"upgrade: a test must run under {argument}, got none.{stopped}{indented(run.ending)}")
         return old, new
 
-    def _pin_breaks_one(self, pin: str, names: Sequence[str]) -> bool:
-        """Does the pin break one of these tests, which run under the newer torch alone? Also true if no run is left to see that."""
-        if not names:
-            return False
+    def _may_pin_suite(self, groups: Iterable[Mapping[str, Answer]], old: SuiteRun, new: SuiteRun) -> bool:
+        """Does the pin of an answer leave alone the tests that run under the newer torch alone? False if no run is left to see that."""
+        pin = next((answer.pin for group in groups for answer in group.values() if answer.pin), "")
+        runs_in_old = {name for name, test in old.tests.items() if test.outcome != SKIPPED}
+        names = [name for name, test in new.tests.items() if test.outcome == PASSED and name not in runs_in_old]
+        if not pin or not names:
+            return True
         try:
             run = self.runner.run_suite(self.pythons[1].but(pin=pin, lines=[]), _SCHEDULE, names)
         except LimitError:
-            return True
-        return any(run.tests[name].outcome == FAILED for name in names if name in run.tests)
+            return False
+        return not any(run.tests[name].outcome == FAILED for name in names if name in run.tests)
 
     def _answer_all(self, names: Sequence[str], old: SuiteRun, new: SuiteRun) -> dict[str, Answer]:
         """Ask each question until it misses a run, make one of the missing runs, and ask again. If no more runs are allowed, the other
@@ -239,6 +235,20 @@ class Suite:
             runs[request] |= {name: run.recording(name) for name in needed[request]}
             waiting = [name for tests in needed.values() for name in tests]
         return answers
+
+
+def _pair_tests(old: SuiteRun, new: SuiteRun) -> tuple[dict[str, Pair], dict[str, Pair]]:
+    """The tests that ended under both, and the files that one of them did not collect."""
+    collected = SuiteTest(COLLECTED)  # a run has no entry for a file that it could collect
+    names = dict.fromkeys((*old.tests, *new.tests))
+    pairs = {name: (old.tests.get(name, collected), new.tests.get(name, collected)) for name in names}
+    files = {name: pair for name, pair in pairs.items() if NOT_COLLECTED in _outcomes(pair)}
+    in_both = [name for name in old.tests if name in new.tests and name not in files]
+    return {name: pairs[name] for name in in_both}, files
+
+
+def _outcomes(pair: Pair) -> set[str]:
+    return {test.outcome for test in pair}
 
 
 def _note_both(pairs: Mapping[str, Pair], outcome: str, noun: str) -> str:

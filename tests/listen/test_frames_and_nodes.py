@@ -28,10 +28,10 @@ def _calling(file: str, f: Callable[[], Any]) -> Callable[[], Any]:
 
 def test_the_program_is_outside_every_package_and_frozen_module(tmp_path: Path) -> None:
     package = str(tmp_path / "site-packages" / "library.py")
-    called = _calling(
-        "<frozen importlib._bootstrap>", _calling(package, lambda: (frames.location(2), sys._getframe(1)))
+    location, frame = (
+        _calling("<frozen importlib._bootstrap>", _calling(package, f))()
+        for f in (frames.location, lambda: sys._getframe(1))
     )
-    location, frame = called()
     assert frame.f_code.co_name == "called"
     assert frames.format_location(frame.f_code, frame.f_lineno) == "library.py:2"
     own = frames.next_program_frame(frame)
@@ -115,7 +115,7 @@ class Inner(torch.nn.Module):
         self.paths = paths
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.paths.append(frames.location(1).module)
+        self.paths.append(frames.location().module)
         return x
 
 
@@ -151,7 +151,7 @@ def test_modules_have_their_path_in_the_outermost_one_also_where_they_moved() ->
     model.used = model.used[2:]
     del model.first
     assert paths_of(model) == [None]
-    assert frames.location(1).module is None
+    assert frames.location().module is None
 
 
 @pytest.fixture

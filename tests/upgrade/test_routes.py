@@ -31,7 +31,7 @@ def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.Monke
     recorder = BlockRecorder(Schedule())
     block = Blocks(recorder, None, Segments(recorder.end_segment, None)).make_block(double, "double")
     x = torch.ones(3, requires_grad=True)
-    line, y = frames.file_and_line(frames.location(0).call), block(x)
+    line, y = frames.file_and_line(frames.location().call), block(x)
     y.sum().backward()
     events = [
         (*event.origin[:3], event.origin.expression, event.tensors[0].numbers[0])

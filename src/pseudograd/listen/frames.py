@@ -159,12 +159,12 @@ class Locations:
         self._known: dict[tuple[object, ...], Location] = {}
         self._by_instruction: dict[tuple[object, ...], Location] = {}
 
-    def here(self, depth: int) -> Location:
-        """The location of the frame `depth` above, or the first location that was equal to it. NOWHERE if there are too many.
+    def here(self) -> Location:
+        """The location that called torch or us, or the first location that was equal to it. NOWHERE if there are too many.
 
         Code objects are compared by what they do, and generated files such as "<string-1>" by their names without numbers.
         """
-        call, program, module = _walk_outwards(sys._getframe(depth), self.roots)
+        call, program, module = _walk_outwards(sys._getframe(1), self.roots)
         key = (
             0 if call is None else (id(call.f_code), call.f_lasti),
             0 if program is None or program is call else (id(program.f_code), program.f_lasti),
@@ -213,9 +213,9 @@ def _owner_of(file: str) -> int:
     return _OF_A_PACKAGE if _PACKAGES in file or file.startswith("<frozen") else _OF_THE_PROGRAM
 
 
-def location(depth: int) -> Location:
-    """The location of the frame `depth` above, without a memory."""
-    call, program, module = _walk_outwards(sys._getframe(depth), {})
+def location() -> Location:
+    """The location that called torch or us, without a memory."""
+    call, program, module = _walk_outwards(sys._getframe(1), {})
     return Location(point(call), point(program), module)
 
 

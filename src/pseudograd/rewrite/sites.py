@@ -66,7 +66,7 @@ class RuleBySite:
         if torch.compiler.is_compiling():
             where, _, line = _compiled_lines()
             return self.function(Site(spelling.name, family, where, None, low, high, line, True))
-        location = frames.location(2)
+        location = frames.location()
         where, expression = frames.file_and_line(location.call), _expression(location.call)
         return self.function(Site(spelling.name, family, where, location.module, low, high, expression))
 

@@ -99,7 +99,7 @@ class ArgumentRecorder(Recorder):
         self, function: object, args: Arguments, kwargs: Mapping[str, object] | None
     ) -> RecordedCall | None:
         with quietly():
-            line = frames.file_and_line(self._locations.here(3).call)
+            line = frames.file_and_line(self._locations.here().call)
             name = function_name(function)
             if (BACKWARD, line) not in self._lines_of_targets and (FORWARD, name, line) not in self._functions:
                 return None

@@ -63,7 +63,7 @@ class BlockRecorder(Recorder):
             for node in self._ranges.since(first_node, tensors):
                 node.metadata[ATTACHED] = True
             if self.is_on:
-                location = self._locations.here(4)
+                location = self._locations.here()
                 forward, backward = (self._origin(kind, f"{name}, all of it", location) for kind in (FORWARD, BACKWARD))
                 self._add(forward, tensors)
                 self._record_gradients(tensors, backward)
@@ -179,7 +179,7 @@ class Blocks:
             if self._is_elsewhere():
                 return function(*args, **kwargs)
             first_node = self.recorder.begin_block()
-            self.segments.caller = frames.location(1)
+            self.segments.caller = frames.location()
             with self._unpatched():
                 result = function(*args, **kwargs)
             self.recorder.end_block(name, first_node, result)

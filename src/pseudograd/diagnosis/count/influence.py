@@ -237,11 +237,11 @@ class Influence:
             for cut in self._cuts_among(marks):
                 self._compared_bits |= cut.bits
         elif learns and marks & self._compared_bits:
-            line = file_and_line(self._locations.here(3).call)
+            line = file_and_line(self._locations.here().call)
             for cut in self._cuts_among(marks & self._compared_bits):
                 cut.compared_at.add(line)
         if direct and (name in _FUNCTIONS_THAT_DETACH or name in _EXITS):
-            line = file_and_line(self._locations.here(3).call)
+            line = file_and_line(self._locations.here().call)
             for cut in self._cuts_among(direct):
                 cut.cut_again_at.add(line)
 
@@ -312,7 +312,7 @@ class Influence:
         self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_compared: bool = False
     ) -> int:
         """Note a cut at this location of the program. Returns its mark."""
-        location = self._locations.here(3)
+        location = self._locations.here()
         cut = self.cuts.get((kind, location))
         if cut is None:
             cut = self.cuts[kind, location] = Cut(kind, location, len(self._by_bit))
@@ -345,7 +345,7 @@ class Influence:
                     self._note_term(result, marks)
 
     def _note_term(self, result: Tensor, marks: int) -> None:
-        location = self._locations.here(3)
+        location = self._locations.here()
         term = self.constant_terms.get(location)
         if term is None:
             term = self.constant_terms[location] = ConstantTerm(location, len(self._by_bit))

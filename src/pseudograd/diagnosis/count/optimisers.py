@@ -144,7 +144,7 @@ class Optimisers:
         rest = self.rest
         if rest is None or rest.is_on or not set_to_none or not self._hears():
             return None
-        call = location(1) if self.watched else NOWHERE
+        call = location() if self.watched else NOWHERE
         rest.begin()
 
         @harmless("a zero_grad of an optimiser")
@@ -192,7 +192,7 @@ class Optimisers:
     def _note_step(self, record: SteppedOptimiser, optimizer: Optimizer) -> None:
         """Count the steps that move nothing, because the rate is 0 or no parameter requires a gradient."""
         if record.location is NOWHERE:
-            record.location = location(2)
+            record.location = location()
         if not record.leaves:
             record.frozen_steps += 1
         if not all(is_zero(group.get("lr")) for group in optimizer.param_groups):
@@ -200,7 +200,7 @@ class Optimisers:
         else:
             record.still_steps += 1
             if record.still_steps == 1:
-                record.still_at = location(2)
+                record.still_at = location()
                 record.has_schedule = all("initial_lr" in group for group in optimizer.param_groups)
 
     def look_at_unheld(self, is_last: bool) -> None:

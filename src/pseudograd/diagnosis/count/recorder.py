@@ -195,7 +195,7 @@ class Recorder(Subscriber):
             return
         if self.key in metadata or (name in self.skipped_ops and not self.attaches_all):
             return
-        tally = self._tally(name, self.locations.here(3) if location is None else location)
+        tally = self._tally(name, self.locations.here() if location is None else location)
         tally.note_node(node, self._local.thread.function)
         if self.partial_suspects and location is not NOWHERE:
             self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
@@ -233,7 +233,7 @@ class Recorder(Subscriber):
         key = self._module_hook
         functions = [] if key in node.metadata else hooks.module_hooks_around(sys._getframe(1))
         if functions:
-            location = self.locations.of_function(functions[0]) if len(functions) == 1 else self.locations.here(4)
+            location = self.locations.of_function(functions[0]) if len(functions) == 1 else self.locations.here()
             node.metadata[key] = self._tally(HOOK, location)
         return key in node.metadata
 
@@ -352,7 +352,7 @@ class Recorder(Subscriber):
     def _register_after(self, tensor: Tensor) -> None:
         arrived, self._local.thread.hook = self._local.thread.hook, None
         if arrived is not None:
-            tally = self._tally(HOOK, self.locations.here(3))
+            tally = self._tally(HOOK, self.locations.here())
             self._register(tensor, partial(self._count_hook, tally, self.leaves.upstream_of(tensor), arrived))
 
     @quiet("the gradients at a hook")
@@ -384,7 +384,7 @@ class Recorder(Subscriber):
 
     @harmless("the values at a clamp")
     def _look(self, spelling: Spelling, args: Arguments, kwargs: Keywords) -> None:
-        location = self._local.thread.location = self.locations.here(3)
+        location = self._local.thread.location = self.locations.here()
         values = self.clamps.look(spelling, location, args, kwargs)
         self._local.thread.values = None if location in self._ran_at else values
 
@@ -412,7 +412,7 @@ class Recorder(Subscriber):
             if local.depth and self.nonfinite is not None:
                 self.nonfinite.after_call((args, kwargs or ()), result)
             if self.optimisers.watched:
-                self.optimisers.note_taken(self.locations.here(3), tensors_in(args))
+                self.optimisers.note_taken(self.locations.here(), tensors_in(args))
 
     def _find_nodes(self, function: Function, args: Arguments, kwargs: Keywords, result: object, before: int) -> None:
         """Attach hooks to the nodes that the call made."""
@@ -440,7 +440,7 @@ class Recorder(Subscriber):
             return
         location = local.location if local.function is function else None
         if location is None and not self.leaves.have_run(values):
-            location = self.locations.here(3)
+            location = self.locations.here()
             self.leaves.note_use(values, location)
         tallies: dict[type, Tally] = {}  # for speed: a recurrent layer in C makes hundreds of nodes of a few classes
         for node in new:
@@ -448,7 +448,7 @@ class Recorder(Subscriber):
             if kind in tallies:
                 self._attach_hook(node, tallies[kind])
             elif self.attaches_all or nodes.name_of(node) not in self.skipped_ops:
-                location = location or self.locations.here(3)  # once for all nodes of the call
+                location = location or self.locations.here()  # once for all nodes of the call
                 self._attach(node, location)
                 tally = self.tally_of(node)
                 if tally is not None and nodes.has_one_name(kind) and not (self.attaches_all or self.partial_suspects):
@@ -597,7 +597,7 @@ class Recorder(Subscriber):
                 self.is_loss_finite = not loss.is_cpu or not self.is_full or isfinite(loss.item())
                 node = nodes.node_of(root)
                 if self.is_full and node is not None and loss.is_floating_point():
-                    self.line_losses = self.losses.setdefault(self.locations.here(3), Losses())
+                    self.line_losses = self.losses.setdefault(self.locations.here(), Losses())
                     self.line_losses.add(self.backwards, loss, self._again in node.metadata)
                     node.metadata[self._again] = True
 
@@ -649,7 +649,7 @@ class Recorder(Subscriber):
         with without_torch_function():
             tensors = [leaf.tensor() for _, leaf in self.leaves]
             grads = [tensor.grad for tensor in tensors if tensor is not None]
-            location, self._local.thread.function = self.locations.here(3), Tensor.backward
+            location, self._local.thread.function = self.locations.here(), Tensor.backward
             for node in nodes.find_within(grads, [(before, node_number())]):
                 self._attach(node, location)
 

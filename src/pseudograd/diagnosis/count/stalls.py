@@ -392,7 +392,7 @@ class Stalls:
         own.looks = []  # drops those of a step that raised
         for key, tensors in _group_parameters(optimizer).items():
             if self.location is NOWHERE:
-                self.location = frames.location(2)
+                self.location = frames.location()
             batch, group = own.batches.setdefault(key, Batch(key[1])), optimizer.param_groups[key[0]]
             batch.follow_rate(group)
             if batch.is_due(own.step) and batch.is_counted:

@@ -148,7 +148,7 @@ class WhatIfMeter:
         if not tells_unpack_hooks:
             further_backward.note_unpack_hook(result)
         if function is Tensor.register_hook:
-            further_backward.note_hook(args[0], args[1], frames.location(3))
+            further_backward.note_hook(args[0], args[1], frames.location())
 
     @harmless("a what-if")
     def begin(
