@@ -1,12 +1,12 @@
-"""The residual of bits: a call saves a code of a few bits for each element instead of x and its bounds, and a slope for each code.
+"""The residual of bits: a call saves a code of a few bits for each element, in place of x and its bounds. Each code stands for a slope.
 
-A call saves, in this order: the planes, one after the other in a uint8 tensor; the order of x's memory; a `Code`. A plane has one bit of
-every code, the first plane the lowest. It takes ceil(n / 64) * 8 bytes: bit i % 8 of its byte i // 8 belongs to element i, counted in the
-order of x's memory, and the bits behind the last element have no meaning. The `Code` says by what to multiply grad.
+A call saves, in this order: the planes, one after the other in a uint8 tensor; the order of x's memory; a `Code`, which says by what to
+multiply grad. A plane has one bit of every element's code; the first plane has the lowest bit. Bit i % 8 of byte i // 8 belongs to element
+i, counted in the order of x's memory. A plane takes ceil(n / 64) * 8 bytes; the bits behind the last element have no meaning.
 
-Three kinds of rows can be saved in this way: the sides of a range (`Rule.sides`), what x and its bounds get in every region
-(`Rule.find_range`), and a few slopes of x alone (`Rule.steps`). The formulas here are plain ATen, and every kernel gives the same numbers.
-The file is long because the three kinds share its codes, its memory and its formulas.
+Three kinds of rules have codes: those with `sides` (a slope on each side of a range), with `find_range` (a slope in every region, for the
+bounds too), and with `steps` (a few slopes of x alone). The formulas here are plain ATen, and every kernel gives the same numbers. The file
+is long because the three kinds share its codes, its memory and its formulas.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 X_ALONE = (True, False, False)
 X, MIN, MAX = range(3)  # the fields of a Split
 Bound = float | None
-MOST_DIMENSIONS = 15  # of a tensor that a kernel sees: their order is one number, four bits for each
+MOST_DIMENSIONS = 15  # of a tensor that a kernel takes: the order of dimensions is one number, with four bits for each
 
 least = 4096  # elements: with fewer, the tensor of bits costs more than it saves
-devices: set[str] = set()  # types of devices whose kernels make a code as fast as autograd saves x
+devices: set[str] = set()  # types of devices with a kernel that makes codes as fast as autograd saves x
 
 
 @contextmanager
 def save_bits_from(elements: int) -> Iterator[None]:
-    """Keep bits of tensors of at least so many elements. For tests, whose tensors are small."""
+    """Inside, tensors with at least so many elements are saved as bits. For tests, whose tensors are small."""
     global least
     before, least = least, elements
     try:
@@ -70,9 +70,9 @@ def save_bits_from(elements: int) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)  # compared by identity: memories are keyed by it
 class Code:
-    """planes: their number. regions: for each plane, the regions whose code has its bit, as a number of 16 bits in the order of `Pieces`;
-    empty for the slopes of `Steps`. slopes: for each of x, min and max, the slope of every code, or None if nobody asked for the gradient.
-    by_sides: the code is made from the sides of a range; then x counts as inside if it or a bound is NaN.
+    """planes: their number. regions: for each plane, a number of 16 bits: which regions of `Pieces` have a code with the bit of this plane.
+    Without regions, the code is that of `Steps`. slopes: for each of x, min and max, the slope of every code, or None if nobody asked for
+    the gradient. by_sides: is the code made from the sides of a range? Then x counts as inside if x or a bound is NaN.
     """
 
     planes: int
@@ -82,7 +82,7 @@ class Code:
 
 
 def _indices(*names: str) -> tuple[int, ...]:
-    """The positions of these regions in `Pieces`, after that of "inside", which gets code 0."""
+    """The positions of these regions in `Pieces`. That of "inside" comes first: its code is 0."""
     return REGIONS.index("inside"), *[REGIONS.index(name) for name in names if name != "inside"]
 
 
@@ -98,20 +98,20 @@ def regions_of_numbers(low: float, high: float) -> tuple[int, ...]:
     return _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER
 
 
-_EXACT = frozenset((0.0, 1.0))  # factors that no dtype rounds
+_EXACT = frozenset((0.0, 1.0))  # factors that every dtype has
 
 
 def kind_of(side: Side) -> int:
-    """0: one factor for every grad. 1: one for each sign of grad. 2: no factor."""
+    """0: the same factor for every grad. 1: a factor for each sign of grad. 2: a constant."""
     return 2 if isinstance(side, Constant) else int(side.positive != side.negative)
 
 
 def make_code(
     pieces: Pieces, wants: Wants, regions: tuple[int, ...], by_sides: bool, dtype: torch.dtype
 ) -> Code | None:
-    """A `Code` with a code for each distinct split of the wanted gradients in these regions. None if no code can express them.
+    """A `Code` with a code for each distinct `Split` of the wanted gradients in these regions. None if four codes are too few.
 
-    wants: for x, min and max; only for x if by_sides. dtype: of the factors.
+    wants: are the gradients of x, min and max wanted? If by_sides, only that of x can be. dtype: of the factors.
     """
     wants_x, wants_min, wants_max = wants
     splits: list[tuple[Side, float, float]] = [
@@ -122,11 +122,11 @@ def make_code(
         )
         for x, low, high in pieces
     ]
-    distinct = list(dict.fromkeys([splits[region] for region in regions]))  # by code
+    distinct = list(dict.fromkeys([splits[region] for region in regions]))  # in the order of their codes
     if by_sides:
         if len(distinct) > 4 or any(Reversal in map(type, x) for x, _, _ in distinct):
             return None
-        # The highest code, with a bit in both planes, goes to the kind of side that costs kernels least there.
+        # The last code has a bit in both planes, which costs kernels least for a side with one factor.
         distinct[1:] = sorted(distinct[1:], key=lambda split: kind_of(split[0]), reverse=True)
     planes = max(0 if by_sides else 1, (len(distinct) - 1).bit_length())
     sets = [0] * planes
@@ -147,7 +147,7 @@ def make_code(
 
 
 def _rounded(side: Side, dtype: torch.dtype) -> Side:
-    """The side with its factors rounded to the dtype, in which the formula multiplies."""
+    """The side with its factors rounded to this dtype, in which the formula multiplies."""
     return type(side)(*[rounded_to(factor, dtype) for factor in side])  # type: ignore[arg-type]  # none is a Reversal
 
 
@@ -166,7 +166,7 @@ Made = TypeVar("Made")
 
 
 def remembered(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
-    """Decorator: `make` with a memory. The result may depend on the arguments and on how subnormals are rounded."""
+    """Decorator: a function with a memory for its results. They may depend on the arguments and on how subnormals are rounded."""
 
     @functools.wraps(make)
     def look_up(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
@@ -178,10 +178,11 @@ def remembered(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
 
 def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
-    """The code by which the call can save the region of each x, for the wanted gradients; None if it cannot.
+    """The code that saves the region of each x, for the wanted gradients; None if there is none.
 
-    Number bounds must not be NaN, crossed or beyond the dtype, as those of a rewritten call may be. Tensor bounds may be equal or crossed
-    somewhere, so the rule must not ask which bound x is at. If one bound is a number and the other a tensor, torch has to compute y.
+    There is none for number bounds that are NaN, crossed or beyond the dtype, as those of a rewritten call may be; and none for a number
+    beside a tensor, because then torch has to compute y. Tensor bounds may be equal or crossed somewhere, so there is none either if the
+    rule asks at which bound x is.
     """
     between, dtype = call.find_range(inputs), inputs[0].dtype
     if between is None or dtype not in DTYPES:
@@ -216,7 +217,7 @@ def code_of_numbers(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> 
 def code_of_tensors(
     call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], wants: Wants, dtype: torch.dtype
 ) -> Code | None:
-    """has_bounds: is there a min, a max? wants: for each input of the call."""
+    """has_bounds: is there a min, and is there a max? wants: for each input of the call."""
     if call.rule.find_range is None:
         asks_which_bound = edge_reads_grad(call.edge)
         return None if asks_which_bound else code_of_sides(call, *has_bounds, dtype)
@@ -225,7 +226,7 @@ def code_of_tensors(
 
 
 def columns_of(inputs: Inputs | Wants, has_min: bool) -> tuple[int, ...]:
-    """For each input of the call, the field of a `Split` that it gets: x, min and max, or x and the only bound of fmin and fmax."""
+    """For each input of the call, the field of a `Split` that it gets. fmin and fmax have x and one bound."""
     return (X, MIN, MAX) if len(inputs) == len(BOUNDED) else (X, MIN if has_min else MAX)
 
 
@@ -247,8 +248,9 @@ def steps_of(call: Call, inputs: Inputs) -> Steps:
 
 
 def order_of(x: Tensor) -> int | None:
-    """The dimensions of x from the outermost to the innermost in memory, as one number, four bits for each, as in native/operators.c. 0 for
-    their own order. None if x is not dense or has too many dimensions.
+    """The dimensions of x from the outermost to the innermost in memory: one number with four bits for each, as in native/operators.c.
+
+    0 if the memory has the order of the dimensions. None if x is not dense, or has too many dimensions.
     """
     if x.dim() > MOST_DIMENSIONS:
         return None
@@ -279,12 +281,12 @@ def bytes_of_a_plane(elements: int) -> int:
     return -(-elements // 64) * 8
 
 
-# A product with a number whose bytes are 0 or 1 has these bytes as the bits of its highest byte, the first byte as the lowest bit.
+# The factor that gathers eight bools: in the product with them, the highest byte has them as its bits, the first as the lowest.
 (_GATHER,) = struct.unpack("q", bytes.fromhex("8040201008040201"))
 
 
 def pack(mask: Tensor) -> Tensor:
-    """A mask of one dimension as a plane, from eight bools at a time. Nothing is changed in place: a checkpoint may keep any result."""
+    """A mask of one dimension as a plane. No step works in place, because a checkpoint may keep the result of any step."""
     words = functional.pad(mask, (0, -len(mask) % 64)).view(torch.int64)
     return words.mul(_GATHER).bitwise_right_shift(56).bitwise_and(255).to(torch.uint8)
 
@@ -296,7 +298,7 @@ def unpack(plane: Tensor, shape: torch.Size) -> Tensor:
 
 
 def are_bytes(code: Tensor) -> bool:
-    """Can a kernel read the code? A hook of saved tensors may change its strides or its dtype; then the plain formula reads it."""
+    """Can a kernel read the code? If a hook of saved tensors changed its strides or its dtype, only the plain formula can."""
     return code.dtype is torch.uint8 and code.is_contiguous()
 
 
@@ -328,28 +330,33 @@ def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype =
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
+    return _serves_steps(call, inputs) if call.rule.steps is not None else _serves_range(call, inputs, wants)
+
+
+def _serves_steps(call: Call, inputs: Inputs) -> bool:
     x = inputs[0]
-    if call.rule.steps is not None:
-        if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and reading them leaves a warning in the trace
-            return False
-        if x.numel() < least or x.dtype not in DTYPES or not are_plain((x,)) or not _has_kernels(x):
-            return False
-        return order_of(x) is not None and call.rule.steps(*inputs[1:], **call.parameters) is not None
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and reading them leaves a warning in the trace
+        return False
+    if x.numel() < least or x.dtype not in DTYPES or not are_plain((x,)) or not _has_kernels(x):
+        return False
+    assert call.rule.steps is not None
+    return order_of(x) is not None and call.rule.steps(*inputs[1:], **call.parameters) is not None
+
+
+def _serves_range(call: Call, inputs: Inputs, wants: Wants) -> bool:
+    x, *bounds = inputs
     if type(x) not in PLAIN or x.device.type not in devices or not pays_for(x):
         return False
-    if call.rule.find_range is None:
-        _, low, high = inputs
-        has_tensor, wants_bound = isinstance(low, Tensor) or isinstance(high, Tensor), wants[1] or wants[2]
-        # Both must be tensors: with one, torch takes the sign of a zero from x or from the bound, by the position of the element.
-        if has_tensor and (wants_bound or not (broadcasts(low, x) and broadcasts(high, x))):
-            return False
-    elif not all(broadcasts(bound, x) for bound in inputs[1:] if isinstance(bound, Tensor)):
+    tensors = [bound for bound in bounds if isinstance(bound, Tensor)]
+    if call.rule.find_range is None and tensors and (wants[1] or wants[2] or len(tensors) < len(bounds)):
+        # Beside a tensor there must be another: with one, torch takes the sign of a zero from x or from the bound, by the position of the
+        # element.
         return False
-    return find_code(call, inputs, wants) is not None
+    return all(broadcasts(bound, x) for bound in tensors) and find_code(call, inputs, wants) is not None
 
 
 def _has_kernels(x: Tensor) -> bool:
-    """Does packing the steps of x cost no more than it saves? On the CPU plain ATen does it."""
+    """Does it cost no more to pack the steps of x than it saves? On the CPU plain ATen is fast enough."""
     return x.is_cpu or x.device.type in devices
 
 
@@ -357,7 +364,7 @@ _MOST = torch.finfo(torch.float64).max
 
 
 def broadcasts(bound: object, x: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Is the bound a tensor that the kernels of this device read beside x without a copy? dtype: by default that of x."""
+    """Is the bound a tensor that kernels read beside x without a copy? dtype: that of the bound, by default that of x."""
     if not isinstance(bound, Tensor) or type(bound) not in PLAIN:
         return False
     if bound.dtype is not (dtype or x.dtype) or bound.device != x.device:
@@ -369,7 +376,7 @@ def broadcasts(bound: object, x: Tensor, dtype: torch.dtype | None = None) -> bo
 
 
 def fits(bound: object, dtype: torch.dtype) -> bool:
-    """Is the bound None, or a number that torch accepts for this dtype? A rewritten call may have another one, for which torch raises."""
+    """Is the bound None, or a number that torch accepts for this dtype? For other numbers, which a rewritten call may have, torch raises."""
     if bound is None:
         return True
     if not isinstance(bound, (float, int)) or abs(bound) > _MOST:
@@ -390,7 +397,7 @@ def pays_for(x: Tensor) -> bool:
 
 
 def pays_between(tensors: tuple[Tensor, ...]) -> bool:
-    """Does it cost less to keep bits than these tensors, x and its bounds, and can the kernels read them without a copy?"""
+    """Does it cost less to keep bits than x and its bounds, and can the kernels read these tensors without a copy?"""
     x = tensors[0]
     return x.device.type in devices and pays_for(x) and all(broadcasts(bound, x) for bound in tensors[1:])
 
@@ -412,7 +419,7 @@ def _is_kept_anyway(x: Tensor) -> bool:
 
 
 def _masks(x: Tensor, *bounds: Bound | Tensor) -> list[Tensor]:
-    """A mask for each region, in the order of `Pieces`; None stands for a bound that is absent."""
+    """A mask for each region, in the order of `Pieces`. A bound that is absent is None."""
     pairs = zip(bounds, (-math.inf, math.inf), strict=True)
     ends = [infinity if bound is None else bound for bound, infinity in pairs]
     low, high = (end if isinstance(end, Tensor) else torch.full_like(x, rounded_to(end, x.dtype)) for end in ends)
@@ -420,7 +427,7 @@ def _masks(x: Tensor, *bounds: Bound | Tensor) -> list[Tensor]:
     apart, point, crossed = low < high, low == high, low > high
     has_nan_bound = ~(apart | point | crossed)
     return [
-        # The mask of inside may be too large, because its code 0 has a bit in no plane.
+        # The mask of "inside", `is_number`, may be too large, because its code 0 has a bit in no plane.
         *(apart & mask for mask in (below, at_min, is_number, at_max, above)),
         *(point & mask for mask in (below, at_min, above)),
         *(crossed & mask for mask in (x < high, at_max, above)),

@@ -27,9 +27,10 @@ def _leave_to_formula(*arguments: object) -> NoReturn:
 class Coded(Record):
     """How a call saves planes (see `bits`) instead of its tensors.
 
-    encode(*tensors) -> (y, planes, order). settings: one entry for each tensor; None if nobody asks for its gradient.
-    decode(grad, planes, entry, order) -> the gradient of the tensor with this entry. code: what `residual` saves beside the planes and the
-    order.
+    encode(*tensors) -> (y, planes, order).
+    decode(grad, planes, settings, order) -> the gradient of one tensor. `settings` has the settings for each tensor: numbers of the rule,
+    in a form that the kernel reads; None for a tensor whose gradient nobody asks for.
+    residual: it saves the planes, the order and `code`.
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int | None]]
@@ -42,10 +43,11 @@ class Coded(Record):
 class Prepared(Record):
     """A call whose only tensor is x. Everything that does not depend on x is decided.
 
-    With few elements it saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x; by default the formula gives grad_x.
-    With many elements it saves planes as `coded` says, if pays(x); encode_in_place(x, settings) -> (planes, order).
-    only_few_elements: the call serves few elements only. others: the inputs behind x. takes_any_layout: does forward take x of every
-    layout, as torch's own ops do? passes: x gets grad as it is, so nothing is saved.
+    others: the inputs behind x. settings: as in `Coded`.
+    With few elements the call saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x. By default the formula gives grad_x.
+    With many elements, and if pays(x), the call saves planes as `coded` says; encode_in_place(x, settings) -> (planes, order).
+    passes: does x get grad as it is? Then nothing is saved. only_few_elements: is it for few elements only?
+    takes_any_layout: does forward take x of every layout, as torch's own ops do?
     """
 
     forward: Callable[[Tensor, Tensor | None], Tensor]
@@ -64,9 +66,9 @@ class Prepared(Record):
 class PreparedBetween(Record):
     """A call whose inputs behind x are tensors or None, and which saves all its tensors. Everything that depends on no value is decided.
 
-    forward(*tensors) -> y. settings: one entry for each tensor. backward(grad, *tensors, entry) -> the gradient of the tensor with this
-    entry. inputs(values): the inputs of the call, from one value for each tensor. coded(wants): how the call saves planes if these
-    gradients are wanted, or None.
+    forward(*tensors) -> y. backward(grad, *tensors, settings) -> the gradient of the tensor with these settings.
+    inputs(values): the inputs of the call, from one value for each tensor.
+    coded(wants): how the call saves planes if these gradients are wanted; None if it saves its tensors.
     """
 
     forward: Callable[..., Tensor]
@@ -83,14 +85,15 @@ class Kernel(Record):
     device: the type of the only device that it computes on; "" for any.
     serves(call) -> bool is asked once for each call.
     priority: the kernel with the largest number is asked first; of equal ones the one whose name comes first.
-    The next four may return None or raise NotImplementedError to decline. They get plain tensors, and run only if no mode watches and no
-    second derivative is recorded.
-    backward(grad, saved, wants, call) -> one gradient per input, unreduced.
+    The next four get plain tensors, and run only if no mode watches and no second derivative is recorded. To decline a call, they return
+    None or raise NotImplementedError.
+    backward(grad, saved, wants, call) -> one gradient per input, not summed over broadcast dimensions.
     forward(call, inputs, wants) -> (y, saved); not for the residual of inputs, which costs nothing to save.
     forward_in_place(call, inputs, wants) -> saved, and the first input becomes y.
     value(call, inputs) -> y; for the residual of inputs.
-    prepare(call, others, dtype): the prepared call with these numbers behind x, or None. prepare_between(call, inputs): the same with
-    tensors, or None; it may depend only on which inputs are not None, and on their dtype.
+    prepare(call, others, dtype) -> the call prepared with these numbers behind x, or None.
+    prepare_between(call, inputs) -> the call prepared with tensors behind x, or None. The result may depend only on which inputs are None,
+    and on the dtype of the others.
     """
 
     name: str
@@ -195,11 +198,10 @@ def _served(call: Call) -> _Served:
 
 
 def _may_keep_bits(primitive: Primitive) -> bool:
-    """A checkpoint compares what its two runs save, so a primitive that stands in for a function of torch may keep bits only if both runs
-    are under the same contexts of ours (listen/hooks.py), which needs `checkpoint_frame`.
-    """
     if primitive.through is not None:  # its formula is not that of the rule
         return False
+    # A checkpoint compares what its two runs save. If the primitive runs in place of a function of torch, both runs must be under the same
+    # contexts of ours. listen/hooks.py sees to that, where torch has `checkpoint_frame`.
     return primitive.saves == "rule" or (primitive.saves == "as torch" and checkpoint_frame is not None)
 
 
@@ -209,9 +211,6 @@ def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
         if residual.serves(call, inputs, wants):
             return residual
     return INPUTS
-
-
-_NONE, _SEVERAL = "none", "several"
 
 
 def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
@@ -235,7 +234,7 @@ def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Want
 
 
 def _run_first(method: str, residual: Residual, call: Call, values: Iterable[object], *arguments: object) -> Any:
-    """The result of this method of the first kernel that has it, computes on the device of the values, and does not decline."""
+    """Run this method of the first kernel that has it, computes on the device of the values, and does not decline; else None."""
     device = ""
     for kernel in _served(call).kernels.get(residual.name, ()):
         run = getattr(kernel, method)
@@ -258,13 +257,13 @@ def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call:
 
 
 def prepare(call: Call, others: Inputs, dtype: torch.dtype, device: str) -> Prepared | None:
-    """The call prepared with these numbers behind x, if a kernel on the device can."""
+    """The call prepared with these numbers behind x, by the first kernel for the device that can; else None."""
     recipe = _prepare_by_first(device, "prepare", call, others, dtype)
-    return None if recipe is None else recipe.replaced(coded=_of_first_residual(call, recipe.coded))
+    return None if recipe is None else recipe.replaced(coded=_keep_if_first(call, recipe.coded))
 
 
 def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
-    """The same without a kernel that prepares: torch's own forward, and in backward any kernel or the formula."""
+    """The call prepared without a kernel: torch's own forward, and in backward any kernel or the formula."""
     rule, wants = call.rule, (True, *[False] * len(others))
     if rule.is_from_user or call.maximize or call.primitive.saves != "rule":
         return None
@@ -285,11 +284,11 @@ def forward_of_x(call: Call, others: Inputs) -> Callable[[Tensor, Tensor | None]
 
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
-    """The call prepared with tensors behind x, if a kernel on the device of x can."""
+    """The call prepared with tensors behind x, by the first kernel for the device of x that can; else None."""
     recipe = _prepare_by_first(inputs[0].device.type, "prepare_between", call, inputs)
     if recipe is None:
         return None
-    return recipe.replaced(coded=lru_cache(lambda wants: _of_first_residual(call, recipe.coded(wants))))
+    return recipe.replaced(coded=lru_cache(lambda wants: _keep_if_first(call, recipe.coded(wants))))
 
 
 def _prepare_by_first(device: str, method: str, call: Call, *arguments: object) -> Any:
@@ -301,17 +300,20 @@ def _prepare_by_first(device: str, method: str, call: Call, *arguments: object) 
     return None
 
 
-def _of_first_residual(call: Call, coded: Coded | None) -> Coded | None:
-    """`coded`, or None if the call without preparation would save another residual."""
+def _keep_if_first(call: Call, coded: Coded | None) -> Coded | None:
+    """`coded`; or None if a call that is not prepared would save another residual."""
     return coded if coded is not None and _served(call).residuals[:1] == (coded.residual,) else None
 
 
-# The dispatch keys of a tensor decide what `_device` returns. A mode of functions would see the methods that `_device` calls.
+# The dispatch keys of a tensor decide what `_find_device` returns. Its calls of methods are saved, which a mode of functions would see.
 _device_by_keys: dict[int, str] = {}
 
 
+_NONE, _SEVERAL = "none", "several"
+
+
 def device_of(values: Iterable[object]) -> str:
-    """The type of the device of these numbers and tensors: "none" if a tensor is not plain, "several" if they are on several devices.
+    """The type of the device of these tensors: "none" if a tensor is not plain, "several" for several devices, "" without tensors.
 
     A plain tensor has strided memory of its own that holds its values, so out= and raw pointers are safe.
     """
@@ -319,7 +321,7 @@ def device_of(values: Iterable[object]) -> str:
     for value in values:
         if type(value) in PLAIN and isinstance(value, Tensor):
             keys = dispatch_keys(value).raw_repr()
-            own = _device_by_keys[keys] if keys in _device_by_keys else _device(value, keys)
+            own = _device_by_keys[keys] if keys in _device_by_keys else _find_device(value, keys)
             if own == _NONE:
                 return _NONE
             device = own if device in ("", own) else _SEVERAL
@@ -329,11 +331,11 @@ def device_of(values: Iterable[object]) -> str:
 
 
 def are_plain(values: Iterable[object]) -> bool:
-    """Are all tensors plain, on whatever devices?"""
+    """Are all tensors plain?"""
     return device_of(values) != _NONE
 
 
-def _device(value: Tensor, keys: int) -> str:
+def _find_device(value: Tensor, keys: int) -> str:
     plain = value.layout is torch.strided and not (
         value.is_mkldnn
         or value.is_nested
@@ -350,7 +352,7 @@ def _device(value: Tensor, keys: int) -> str:
 
 
 def status() -> list[dict[str, str]]:
-    """For each name of kernels, in the order in which they are asked: which rules they serve, or why they do not run."""
+    """For each name of kernels: which rules they serve, or why they do not run. They are in the order in which they are asked."""
     names = dict.fromkeys([*(kernel.name for kernel in _kernels), *_accounts])
     return [{"kernel": name, **_status_of(name)} for name in names]
 

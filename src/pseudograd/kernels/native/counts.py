@@ -1,4 +1,7 @@
-"""What a diagnosis counts of gradients, in one pass over memory. No mode may see it; None, or False, for what no operator here serves."""
+"""Operators in C that count what a diagnosis wants to know of gradients, in one pass over memory.
+
+The caller sees to it that no mode is active. A function returns None, or False, for tensors that no operator takes.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,17 @@ from ...torch_table.private import is_wrapped
 from .. import native
 from ..bits import DTYPES, MOST_DIMENSIONS
 
-# In the order of Tally in rules.h. A sign is that of the gradient.
+# In the order of Tally in rules.h. "+" and "-" are the signs of the gradient.
 _SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
 _COUNTED = ("arrived", "cut", "nonfinite", "left", *_SIDES, "magnitude", "cut_magnitude", "elements")
 _HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
-Number = float | Tensor | None  # a bound; no tensor where it is used
-_ORDINARY = {Tensor}
+Number = float | Tensor | None  # a bound; a tensor only if x is None
 is_active = native.operators is not None
 _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
 
 def tally(grad: Tensor, leaving: Sequence[Tensor], is_full: bool) -> dict[str, float] | None:
-    """The counts of one backward call, by name. leaving: tensors of the shape and dtype of grad, or none where nothing leaves."""
+    """The counts of one backward call, by name. leaving: the gradients that leave, of the shape and dtype of grad; there may be none."""
     if not _are_served(grad, leaving, None):
         return None
     counts = native.operators.tally(*_arguments(grad, leaving, is_full, None, None, None)).tolist()
@@ -37,23 +39,23 @@ def tally(grad: Tensor, leaving: Sequence[Tensor], is_full: bool) -> dict[str, f
 def _arguments(
     grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None, low: Number, high: Number
 ) -> tuple[Tensor, ...]:
-    """The arguments of an operator: the tensors that are absent are grad, which it does not read again."""
+    """The arguments of an operator. In the place of a tensor that is absent is grad, which the operator does not read there."""
     first, second = (*leaving, grad, grad)[:2]
-    for further in leaving[2:]:  # the operator reads two: it asks only where all are 0
+    for further in leaving[2:]:  # the operator takes two; it only has to know where all are 0
         second = second.abs() + further.abs()
     settings = _settings(len(leaving), is_full, x is not None, low, high, grad.dtype)
     return grad, first, second, grad if x is None else x, settings
 
 
 class Sums:
-    """Those counts summed over calls of one kind: of the same number of leaving gradients, the same bounds and the same dtype."""
+    """The counts of `tally`, summed over backward calls with the same number of leaving gradients, the same bounds and the same dtype."""
 
     def __init__(self, is_full: bool) -> None:
         self._is_full = is_full
-        self._all: dict[bool, Tensor] = {}  # by whether x was given
+        self._all: dict[bool, Tensor] = {}  # the key: was x given?
 
     def add(self, grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None, low: Number, high: Number) -> int | None:
-        """How many were cut in this call."""
+        """Add a backward call. Returns how many of its gradients were cut."""
         if not _are_served(grad, leaving, x):
             return None
         arguments = _arguments(grad, leaving, self._is_full, x, low, high)
@@ -61,20 +63,16 @@ class Sums:
         return None if cut < 0 else cut
 
     def add_plain(self, arriving: Sequence[Any], leaving: Sequence[Any]) -> int | None:
-        """The same of one that arrives and one or two that leave, all ordinary and of one shape: for speed, as most ops are so.
+        """A faster `add` for most ops: one gradient arrives, and one or two leave, all plain tensors of one shape. Nothing is known of x.
 
-        The operator itself looks at their dtype and dimensions.
+        The operator itself checks dtypes and dimensions.
         """
         grad, left = arriving[0], [other for other in leaving if other is not None]
         if grad is None or len(arriving) > 1 or not 0 < len(left) < 3 or native.operators is None:
             return None
         shape = grad.shape
         for tensor in (grad, *left):
-            if not (
-                type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided and tensor.shape == shape
-            ):
-                return None
-            if is_wrapped(tensor):
+            if not is_plain(tensor) or tensor.shape != shape or is_wrapped(tensor):
                 return None
         settings = _settings(len(left), self._is_full, False, None, None, torch.float64)
         cut: int = native.operators.add_tally(grad, left[0], left[-1], grad, settings, self._sums_of(False))
@@ -96,26 +94,26 @@ class Sums:
 
 
 def add_together(grads: list[Tensor], sums: list[Tensor], is_full: bool) -> Sequence[int]:
-    """Add several calls of `Sums`, at most 63. Of each: what arrives, and the first and the last that leave; and its `plain` sums.
+    """Add several backward calls at once, at most 63. Returns the numbers of the calls that were not added.
 
-    Returns the numbers of those that were not added.
+    grads: three for each call: the gradient that arrives, and the first and the last that leave. sums: `Sums.plain` of each call.
     """
     if not are_ordinary(grads):
         return range(len(sums))
     try:
         missed = native.operators.add_tallies(grads, sums, _IS_FULL if is_full else 0)
-    except RuntimeError:  # torch takes a tensor of them for no ordinary one on CPU
+    except RuntimeError:  # for torch, one of the tensors is no plain tensor on the CPU
         return range(len(sums))
     return [number for number in range(len(sums)) if missed >> number & 1] if missed else ()
 
 
 def are_ordinary(tensors: Sequence[Any]) -> bool:
-    """Is each of them a tensor, of no subclass and under no transform?"""
-    return {*map(type, tensors)} <= _ORDINARY and not any(map(is_wrapped, tensors))
+    """Is each of them of the class Tensor, and under no transform?"""
+    return {*map(type, tensors)} <= {Tensor} and not any(map(is_wrapped, tensors))
 
 
 def are_finite(values: Sequence[Any]) -> bool:
-    """Are all numbers of these tensors known to be finite? None stands for no tensor."""
+    """Are all numbers of these tensors known to be finite? None among them is left out."""
     tensors = [value for value in values if value is not None]
     if native.operators is None or not are_ordinary(tensors):
         return False
@@ -138,8 +136,8 @@ def _are_served(grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None) -> bo
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """Strided and on CPU. Of one that has numbers, below every wrapper of a transform: torch hands it over as it is, or with its zeros or
-    its sign made real.
+    """Is it strided and on the CPU? torch hands such a tensor to an operator with its values: without the wrapper of a transform, and with
+    lazy zeros and signs made real.
     """
     return type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided
 
@@ -156,41 +154,42 @@ def _named(numbers: Sequence[float], is_full: bool, has_x: bool) -> dict[str, fl
 
 @lru_cache(maxsize=4096)
 def _settings(leaving: int, is_full: bool, has_x: bool, low: Number, high: Number, dtype: torch.dtype) -> Tensor:
-    has = _LEAVING[min(leaving, 2)] | (_IS_FULL if is_full else 0)
+    flags = _LEAVING[min(leaving, 2)] | (_IS_FULL if is_full else 0)
     if has_x:
-        has |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
-    return native.constants(_bound(low, dtype), _bound(high, dtype), float(has))
+        flags |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
+    return native.constants(_bound(low, dtype), _bound(high, dtype), float(flags))
 
 
 def _bound(number: Number, dtype: torch.dtype) -> float:
     return 0.0 if number is None else rounded_to(float(number), dtype)
 
 
-_NONE = torch.empty(0, dtype=torch.uint8, device="cpu")
+_NO_TENSOR = torch.empty(0, dtype=torch.uint8, device="cpu")
 
 
 class Squares:
-    """The squares of every gradient that arrived at one parameter, summed in float64."""
+    """The sum of the squares of every gradient that arrived at one parameter, in float64."""
 
     def __init__(self) -> None:
-        # Of all, of the last, and how much of that is 0. Python reads it without torch.
-        self._receive = array("d", bytes(24))
-        self._sum = torch.frombuffer(self._receive, dtype=torch.float64)
+        # The sum for all gradients, the sum for the last one, and how many of its entries are 0. Python reads the array without torch.
+        self._numbers = array("d", bytes(24))
+        self._tensor = torch.frombuffer(self._numbers, dtype=torch.float64)
         self._arrive = native.operators.arrive
 
     def add(self, grad: Tensor, had: Tensor | None = None) -> int:
-        """How many entries never had a gradient, as far as `had` says: a byte for each, 1 where one was ever not 0, which is brought up to
-        date. Below 0 where nothing was added.
+        """Add a gradient. Returns how many entries never had one that was not 0; a number below 0 if nothing was added.
+
+        had: a byte for each entry, 1 if it ever had such a gradient. It is brought up to date.
         """
-        missing: int = self._arrive(grad, self._sum, _NONE if had is None else had)
+        missing: int = self._arrive(grad, self._tensor, _NO_TENSOR if had is None else had)
         return missing
 
     def read(self) -> float:
-        return self._receive[0]
+        return self._numbers[0]
 
     def last(self) -> tuple[float, float]:
-        """The norm of the last one, and how many of its entries are 0."""
-        _, squares, zeros = self._receive
+        """The norm of the last gradient, and how many of its entries are 0."""
+        _, squares, zeros = self._numbers
         return math.sqrt(squares), zeros
 
 
