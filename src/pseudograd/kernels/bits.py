@@ -376,7 +376,7 @@ def broadcasts(bound: object, x: Tensor, dtype: torch.dtype | None = None) -> bo
 
 
 def fits(bound: object, dtype: torch.dtype) -> bool:
-    """Is the bound None, or a number that torch accepts for this dtype? For other numbers, which a rewritten call may have, torch raises."""
+    """Is the bound None, or a number that torch takes for this dtype? A rewritten call may have others, for which torch raises an error."""
     if bound is None:
         return True
     if not isinstance(bound, (float, int)) or abs(bound) > _MOST:

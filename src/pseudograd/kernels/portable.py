@@ -1,9 +1,9 @@
 """Backward kernels from a handful of ATen calls: no compiler, any device.
 
-On the CPU an ATen kernel that reads or writes bools takes the time of several copies, and one with floats alone that of about one. So
-these use float kernels that compare inside: threshold_backward(g, p, t) is 0 where p <= t, and g elsewhere, also where p is NaN.
-(hardtanh_backward would do both bounds at once, but where x is NaN it gives 0 in its vector loop and g in the remainder.)
-The results equal those of the formulas, except that subnormal grads may pass if the processor flushes them to zero.
+On the CPU, an ATen kernel that reads or writes bools takes the time of several copies of the tensor; one with floats alone takes that of
+about one copy. So the functions here call a float kernel that compares inside: threshold_backward(g, p, t) is 0 where p <= t, and g
+elsewhere, also where p is NaN. (hardtanh_backward would do both bounds at once. But where x is NaN, it gives 0 in its vector loop and g in
+the remainder.) The results equal those of the formulas, except that subnormal grads may pass if the processor flushes them to zero.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .table import Kernel, account, register
 _threshold_backward = torch.ops.aten.threshold_backward.default
 _threshold_backward_out = torch.ops.aten.threshold_backward.grad_input
 
-_SMALLEST = {  # subnormal
+_SMALLEST = {  # the smallest positive number, which is subnormal
     torch.float16: 2.0**-24,
     torch.bfloat16: 2.0**-133,
     torch.float32: 2.0**-149,
     torch.float64: 2.0**-1074,
 }
-# The smallest numbers where subnormals are flushed to zero. float16 is computed in float32, in which all its numbers are normal.
+# The smallest if subnormals are flushed to zero. float16 is computed in float32, where all its numbers are normal.
 _SMALLEST_NORMAL = {**{dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST}, torch.float16: _SMALLEST[torch.float16]}
 
 
 def _outward(dtype: torch.dtype) -> float:
-    """The negative number next to 0: the largest sign(x - y) * grad for which a descent step moves x outward."""
+    """The negative number next to 0. Up to this value of sign(x - y) * grad, a descent step moves x outward."""
     return -(_SMALLEST_NORMAL if flushes_subnormals() else _SMALLEST)[dtype]
 
 
@@ -54,7 +54,7 @@ def _neighbour(value: float, dtype: torch.dtype, up: bool, flushes: bool) -> flo
 
 
 def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> tuple[float | None, float | None]:
-    """The numbers next to the range, outside it: the numbers strictly between them are the range with its ends."""
+    """The numbers next to the range on its outside. x is strictly between them if it is in the range or at a bound."""
     flushes = flushes_subnormals()
     return (
         None if low is None else _neighbour(low, dtype, False, flushes),
@@ -63,7 +63,7 @@ def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> 
 
 
 def _pass_between(grad: Tensor, x: Tensor, low: float | None, high: float | None) -> Tensor:
-    """grad where low < x < high, and where x is NaN; else 0. It makes one new tensor, which costs more than a pass over it."""
+    """grad where low < x < high, and where x is NaN; else 0. It makes only one new tensor: to make one costs more than a pass over it."""
     if high is None:
         return _threshold_backward(grad, x, low)
     result = -x
@@ -93,14 +93,14 @@ def _only_inward(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradie
 
 
 def _inward_of(grad: Tensor, x: Tensor, low: object, high: object, call: Call) -> Tensor:
-    """grad, or 0 where a descent step moves x outward, by the sign of grad * sign(x - y): grad * (x - y) could underflow."""
+    """grad, or 0 where a descent step moves x outward. It reads sign(x - y) * grad, because (x - y) * grad could underflow."""
     outward = call.primitive.forward(x, low, high)
     torch.sub(x, outward, out=outward).sign_().mul_(grad)
     return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
 
 
 def _only_inward_but_at_the_bounds(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    """As `_only_inward`, but 0 where x is at a bound: where |x - bound| <= 0."""
+    """As `_only_inward`, but 0 where x is at a bound, that is where |x - bound| <= 0."""
     x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
@@ -117,7 +117,7 @@ def _only_inward_but_at_the_bounds(grad: Tensor, saved: Saved, wants: Wants, cal
 
 
 def _sign_outside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    """The sum of two: grad inside and 0 outside; 0 inside and sign(x - y) outside."""
+    """grad inside and sign(x - y) outside: the sum of two tensors that are 0 elsewhere."""
     x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
@@ -134,7 +134,7 @@ def _are_of_one_dtype(x: Tensor, low: object, high: object) -> bool:
 
 
 def _are_finite_numbers(x: Tensor, *bounds: bits.Bound | Tensor) -> bool:
-    """Are the bounds None or finite numbers that are not crossed? A rewritten call with crossed bounds is left to the formula."""
+    """Is each bound None or a finite number, and are they not crossed? The formula computes rewritten calls with crossed bounds."""
     numbers = [bound for bound in bounds if isinstance(bound, (float, int))]
     if x.dtype not in _SMALLEST or len(numbers) + bounds.count(None) < len(bounds):
         return False
@@ -142,7 +142,7 @@ def _are_finite_numbers(x: Tensor, *bounds: bits.Bound | Tensor) -> bool:
 
 
 def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
-    """A `serves` for calls about a range with these slopes below and above it, and the same one of `at` at both bounds."""
+    """A `Kernel.serves` for calls about a range: with these slopes below and above it, and at both bounds the same slope of `at`."""
 
     def serves(call: Call) -> bool:
         pieces = call.pieces
@@ -154,7 +154,7 @@ def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
 
 
 def _pull_steps(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    """The residual's formula, chunk by chunk. Only grad_x is a new tensor of the size of x; it has the memory order of x."""
+    """The formula of `bits`, chunk by chunk. The only new tensor of the size of x is grad_x, which has the memory order of x."""
     planes, order, code = saved
     if grad.dtype not in bits.DTYPES:
         return None
@@ -172,7 +172,7 @@ def _pull_steps(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradien
 def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The slope of each element; float32 for half precision, because 1/6 should be rounded no further."""
     rows = _slopes_of_four(code, torch.float64 if grad.dtype is torch.float64 else torch.float32, grad.device)
-    # In the dtype in which they were saved: a hook of saved tensors may return another one.
+    # A hook of saved tensors may return another dtype than that in which they were saved.
     parts = planes.to(torch.uint8).reshape(code.planes, -1)
     for start in range(0, grad.numel(), bits.CHUNK):
         stop = min(start + bits.CHUNK, grad.numel())
@@ -186,7 +186,7 @@ def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[
 
 
 def _slopes_of_four(code: bits.Code, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A table for four neighbours at a time: row k has their slopes if bits 4p..4p + 3 of k are their bits in plane p."""
+    """The slopes of four neighbours by their bits: row k is of neighbours whose bits in plane p are bits 4p to 4p + 3 of k."""
     k = torch.arange(16**code.planes, device=device).unsqueeze(1)
     neighbour = torch.arange(4, device=device)
     codes = sum(((k >> (neighbour + 4 * plane)) & 1) << plane for plane in range(code.planes))
@@ -217,7 +217,7 @@ def _pull_by_parts(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Grad
     return grad_x, *[None] * len(others)
 
 
-# The last one starts an operator more than the formula. That pays on a CPU alone, where what reads bools is slow.
+# `_sign_outside` starts one more operator than the formula. That pays only on the CPU, where operators that read bools are slow.
 for _serves, _backward, _device in (
     (_gives(NOTHING, NOTHING, ALL, NOTHING), _only_inside, ""),
     (_gives(*INWARD, ALL), _only_inward, ""),

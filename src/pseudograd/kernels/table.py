@@ -44,7 +44,7 @@ class Prepared(Record):
     """A call whose only tensor is x. Everything that does not depend on x is decided.
 
     others: the inputs behind x. settings: as in `Coded`.
-    With few elements the call saves x: forward(x, settings) -> y, backward(grad, x, settings) -> grad_x. By default the formula gives grad_x.
+    With few elements the call saves x: forward(x, settings) -> y; backward(grad, x, settings) -> grad_x, by default by the formula.
     With many elements, and if pays(x), the call saves planes as `coded` says; encode_in_place(x, settings) -> (planes, order).
     passes: does x get grad as it is? Then nothing is saved. only_few_elements: is it for few elements only?
     takes_any_layout: does forward take x of every layout, as torch's own ops do?

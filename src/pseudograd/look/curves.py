@@ -1,4 +1,4 @@
-"""The curves of `plot` as numbers: functions with a label, and the line of each with its values at and beside its jumps."""
+"""The curves of `plot`: functions with a label, and their lines, which are broken at jumps."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Curve(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The x to draw at: pieces, and the jump between each two of them."""
+    """The x to draw at: pieces, and the jumps between them."""
 
     pieces: list[Tensor]
     jumps: list[float]
 
 
 class Line(NamedTuple):
-    """A drawn function: NaN where it jumps. `dots` are its values exactly at a jump, `rings` the other limits beside a jump."""
+    """The points of a function; y is NaN at jumps. dots: its values exactly at jumps. rings: its limits beside jumps, if they differ."""
 
     x: Tensor
     y: Tensor
@@ -69,7 +69,7 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
 
 
 def _takes(f: Function, bounds: tuple[object, ...]) -> bool:
-    """Does f take the bounds after x? If it takes neither them nor x alone, its own error comes later."""
+    """Does f take the bounds after x? Also true if f takes neither these nor x alone: then f raises its own error later."""
     x = torch.zeros(2, dtype=torch.float64)
     try:
         f(x, *bounds)
@@ -85,7 +85,7 @@ def _takes(f: Function, bounds: tuple[object, ...]) -> bool:
 
 
 def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
-    """The edge in the name of a rule wins. An unknown rule or edge is an error here, before anything is drawn."""
+    """`edge` is for a rule whose name has none. Raises the errors of unknown rules and edges, before anything is drawn."""
     label, own_edge = str(rule), ""
     if isinstance(rule, str):
         text, _, own_edge = rule.partition("/")
@@ -115,7 +115,7 @@ def _arguments(bounds: tuple[object, ...]) -> str:
 
 
 def check_element_wise(argument: str, name: str, f: Function, x: Tensor) -> None:
-    """Raise our error for a function that mixes the elements of x, draws random numbers, or returns another shape."""
+    """Raise an error if f mixes the elements of x, draws random numbers, or returns another shape."""
     y, again = f(x), f(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         is_sum = isinstance(y, Tensor) and not y.shape
@@ -142,7 +142,7 @@ def gradient_of(f: Function, grad: float) -> Function:
 
 
 def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
-    """The line of f over the grid, with a dot wherever f jumps, and at every x in `marked`."""
+    """The line of f over the grid, with a dot where f jumps. marked: jumps that get a dot even if f is continuous there."""
     values = [f(piece).detach().to(torch.float64) for piece in grid.pieces]
     gap = torch.full((1,), torch.nan, dtype=torch.float64)
     x, y = [grid.pieces[0]], [values[0]]
@@ -160,7 +160,7 @@ def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
 
 
 def number_names(curves: list[Curve]) -> list[Curve]:
-    """Functions with the same name get a number after the name."""
+    """Put a number behind each label that several curves have."""
     labels = [curve.label for curve in curves]
     counts = [labels[: i + 1].count(label) for i, label in enumerate(labels)]
     return [

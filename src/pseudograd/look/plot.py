@@ -54,31 +54,30 @@ def plot(
     maximize: bool = False,
     ax: Axes | None = None,
 ) -> Panels:
-    """Draw what a rule, several rules or any function give forward and backward.
+    """Draw the forward and the backward of a rule, of several rules, or of any function.
 
-    Forward:  y, and loss(y) if there is a loss, in the upper panel.
-    Backward: below, on the same x axis, dL/dx for each number in `grad` as dL/dy; with `loss`, dL/dx of loss(y) over the dL/dy that
-        arrives. If several curves share a panel, each number in `grad` has a panel of its own. The range is shaded. At a bound or a jump
-        a full dot is the value exactly there, and a ring a value just beside it that is not taken there.
+    Forward:  the upper panel has y, and loss(y) if there is a loss.
+    Backward: the panel below has dL/dx over the same x: for each number in `grad` as dL/dy, or with `loss` for the dL/dy of loss(y), which
+        is drawn too. If several curves share a panel, each number in `grad` has a panel of its own. The range is shaded. At a bound or a
+        jump, a full dot is the value exactly there, and a ring is a value just beside it that is not taken there.
 
     Args:
         f_or_rules: a rule of `op` by name ("sign", or "zero/open" with an edge), a rule object, an element-wise
             function, or a list of these. A function is called as f(x, min, max) if a bound is given and it takes two, else as f(x).
-        min, max: numbers in the unit of x; for rules of `clamp` they default to -1 and 1. The other ops bring their own.
-        op: whose rules these are, by its name in `pseudograd rules`.
+        min, max: the bounds of x; for rules of `clamp` they default to -1 and 1. Other ops have bounds of their own.
+        op: the op that has these rules, by its name in `pseudograd rules`.
         loss: element-wise function of y.
         grad: the values of dL/dy to draw without a loss, at most four.
         panels: "rules" for a column of its own for each rule or function; None for one column, up to four of them in a panel.
         title: a text above the panels, or a list with one text for each column. By default a column is titled by its rule.
-        xlim: the x to draw, as (low, high); None for the range and half of it to both sides.
-        edge: what rules give at a bound, unless they name it themselves; None for the default of `op`.
+        xlim: the x to draw, as (low, high); None for the range and half of its width on both sides.
+        edge: the edge of rules that name none; None for the default of `op`.
         maximize: draw the rules as for gradient ascent.
-        ax: axes that become the first panel and share their place with the others; None for the current figure if it is empty, else a
-            new one.
+        ax: axes that become the first panel and share their place with the others; None for the current figure if it is empty, else for
+            a new figure.
     Returns: `figure`, and the axes `forward` and `backward` as tuples, with one line per curve. The legend stays inside the figure.
-    Raises: TypeError for what is no rule, function, number or axes; ValueError for an unknown op, rule or edge, more than four curves
-        for one panel, bounds for an op that is not clamp, and a function or loss that is not element-wise; ImportError without
-        matplotlib.
+    Raises: TypeError for an argument of another type; ValueError for an unknown op, rule or edge, more than four curves for one panel,
+        bounds for an op that is not clamp, and a function or loss that is not element-wise; ImportError without matplotlib.
     Example:
         >>> drawn = plot("sign", -1, 1)  # doctest: +SKIP
         >>> drawn = plot(["zero", "sign"], -1, 1, panels="rules", loss=torch.square)  # doctest: +SKIP
@@ -120,7 +119,7 @@ def plot(
 def _jumps(
     functions: list[Curve], curves: list[Curve], grads: list[float], loss: Function | None, picture: Picture
 ) -> set[float]:
-    """Measure where the functions, their gradients and every loss jump. The rules among the curves know their jumps."""
+    """Measure where the functions, their gradients and every loss jump. functions: the curves that are no rules; rules know their jumps."""
     lines: list[Function] = [curve.f for curve in functions]
     lines += [gradient_of(curve.f, grad) for curve in functions for grad in grads]
     for curve in curves:
@@ -192,7 +191,7 @@ def _titles(title: object, columns: list[list[Curve]]) -> list[str]:
 def _stack(
     curves: list[Curve], grid: Grid, grads: list[float], loss: Function | None, has_same_y: bool, y: str
 ) -> list[Panel]:
-    """The panels of a column: forward above, gradients below. Functions with different values have a panel for their losses between."""
+    """The panels of a column: forward, perhaps the losses, gradients. The losses have a panel if the curves have different values."""
     first, is_single = curves[0], has_same_y or len(curves) == 1
     if is_single:
         strokes = [Stroke(line_of(first.f, grid), y if has_same_y else "y", FORWARD, width=4, alpha=0.55)]
@@ -208,11 +207,13 @@ def _stack(
     return [panel._replace(inside=first.inside if is_single else None) for panel in panels]
 
 
-_Drawn = tuple[str, str, Function, tuple[float, ...]]  # text in the legend, colour, function, and jumps to mark
+_Drawn = tuple[
+    str, str, Function, tuple[float, ...]
+]  # the text in the legend, the colour, the function, and the jumps to mark
 
 
 def _strokes(grid: Grid, drawn: list[_Drawn]) -> list[Stroke]:
-    """Each curve is thinner than the one that it covers, so both are visible where they coincide."""
+    """A line for each curve. Each is thinner than the lines below it, so all are visible where they coincide."""
     widths = (1.8 + 1.5 * below for below in reversed(range(len(drawn))))
     return [
         Stroke(line_of(f, grid, jumps), text, colour, style, width)

@@ -1,4 +1,4 @@
-"""pin_edge: what torch's own functions do exactly at a bound, a kink or a tie, and nothing else."""
+"""pin_edge: choose the gradient of torch's own functions at a bound, a kink or a tie, and change nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .context import Rewriting
 from .mode import Replacement
 from .pins import prepare
 
-ATAN2_SINCE: Version = (2, 10)  # before it torch gave NaN for atan2(0, 0)
+ATAN2_SINCE: Version = (2, 10)  # older versions of torch gave NaN for atan2(0, 0)
 _EDGES = (*SHARES, *ERAS, *FRAMEWORKS)
 
 
@@ -24,23 +24,23 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
     """Choose the gradient where a function has no slope, so that a program trains as on another torch, or in another framework.
 
     Forward:  torch's values, bit for bit.
-    Backward: torch's, except at the named points. An edge acts on clamp, clip, clamp_min, clamp_max (in place too), fmin and fmax.
-        Versions of torch act on all that changed between them: these functions, and which of equal entries quantile and nanquantile take.
-        A pin to "torch>=2.14" on an older torch does not change those two, and its report says so; with a NaN, fmax and fmin are those of
-        2.15. A framework acts on all `families`. Saves what torch saves, or, of an edge and 4096 elements or more on CPU or CUDA, one to
-        three bits of each in their place; functions that are written out, such as sort and norm, save more. Linear in grad; forward mode
-        and second derivatives have the same slope.
+    Backward: torch's gradients, except at the points that the arguments name. "closed", "open" and "half" act on clamp, clip, clamp_min,
+        clamp_max (in place too), fmin and fmax. Versions of torch act on these too, and on quantile and nanquantile, where 2.14 changed
+        which of equal entries gets the gradient. But a pin to "torch>=2.14" on an older torch leaves quantile and nanquantile as they are,
+        and its report says so; it gives fmax and fmin of a NaN the gradient of 2.15. A framework acts on all `families`.
+        Linear in grad; forward mode and second derivatives have the same slope. Saves what torch saves; of 4096 elements or more on CPU or
+        CUDA, an edge saves one to three bits each in its place. Functions that are written out, such as sort and norm, save more.
 
     Args:
-        edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad), the rest going to a tensor bound; torch's versions, as
-            "torch<=2.13", "torch>=2.14" or "torch==2.12": exactly what they compute for number bounds and for tensor bounds, with NaN and
-            with crossed bounds. The versions must do the same: all up to 2.13, or all from 2.14 on. Or "jax" (0.10) or "tensorflow" (2.21).
-        nan: also where the framework has NaN or infinity and torch a number, as in the norm of zeros or 0 to the power 0.
+        edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad); a tensor bound gets the rest. Or versions of torch, such as
+            "torch<=2.13", "torch>=2.14" or "torch==2.12": what they compute for numbers and for tensors as bounds, with NaN and with
+            crossed bounds. The versions must be all up to 2.13, or all from 2.14 on. Or "jax" (0.10) or "tensorflow" (2.21).
+        nan: give NaN or infinity too where the framework does so and torch gives a number, as for the norm of zeros or 0 to the power 0.
         families: a convention for a family of functions, such as abs=1 or sort="jax", which overrules `edge`. docs/override.md lists the
-            families. A number is the slope at the kink, or the share of the first of two tied inputs. A name is that of the framework
-            whose convention is meant, with its NaN; some families take only names.
+            families. A number is the slope at the kink, or the share of the first of two tied inputs. A name is that of a framework, whose
+            convention and NaN it means. Some families take only names.
     Returns: a context and decorator for the current thread, as `override`. The innermost context decides: inside an override, the pin
-        decides at the points that it names, even if it names what the installed torch does.
+        decides at the points that it names, even if the installed torch does the same there.
     Raises: ValueError for an unknown edge, framework, version or family, a slope that is not finite, or if nothing is given; TypeError for
         a slope that is no number.
     Example:
@@ -74,7 +74,7 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
 
 
 def _era_conventions(era: str, installed: str) -> dict[str, str]:
-    """The differences between eras besides the edges of clamps."""
+    """The conventions of an era, besides the edges of clamps, that differ from those of the installed torch."""
     conventions = {"quantile": era} if era != installed else {}
     if installed_version() < ATAN2_SINCE:
         conventions["atan2"] = "0.0"

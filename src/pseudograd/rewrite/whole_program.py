@@ -1,4 +1,4 @@
-"""`pseudograd run`: a program that nobody may edit, run inside a rewriting."""
+"""`pseudograd run`: run a program, unedited, inside a pin, an override or both."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .override import override
 from .pin_edge import pin_edge
 from .report import join_reports
 
-NOTHING_REWRITTEN = 3  # the exit status
+NOTHING_REWRITTEN = 3  # the exit status if `--require` fails
 
 
 def contexts(pin: str | None, overrides: Sequence[str], where: str = "run") -> list[Rewriting]:
-    """The contexts of `--pin EDGE` and `--override FAMILY=RULE`; the pin is the inner one."""
+    """The contexts of `--override FAMILY=RULE` and `--pin EDGE`, the outer one first."""
     rules = rules_of(overrides, where)
     if pin is None and not rules:
         raise ValueError(f"{where}: one of --pin and --override must be given, got neither.")
@@ -70,8 +70,8 @@ def run(
 ) -> int:
     """Run the program as `python program arguments` would, then print the reports and write them to `json_file`.
 
-    change: "pin", "overrides" and "imports", as the command takes them, for each process of the program. Returns the exit status of the
-    program; but 3 if that is 0, `requires` is true and a context rewrote nothing. A pin to the era of the installed torch need not rewrite.
+    change: "pin", "overrides" and "imports", as the command takes them, for each process of the program. requires: returns 3 in place of
+    0 if a context rewrote nothing, unless it is a pin to the era of the installed torch. Otherwise returns the status of the program.
     """
     entered = contexts(change["pin"], change["overrides"])
     programs.check("run", program, is_module)
@@ -106,7 +106,7 @@ def run(
 
 
 class Following:
-    """The contexts of a command, from the import of torch to the end of the process, in each thread."""
+    """The contexts of a command, entered in every thread of a process from the import of torch on."""
 
     def __init__(self, entered: Iterable[Rewriting], process: Process) -> None:
         self.entered = list(entered)
@@ -128,7 +128,7 @@ def _in_threads(context: Rewriting) -> hooks.NewThreads:
 
 
 def begin(job: Mapping[str, Any], process: Process) -> Following:
-    """`listen.program.process` calls it."""
+    """Enter the contexts in a process of the program. `listen.program.process` calls this."""
     change = job["change"]
     sys.path.insert(0, os.getcwd())
     try:

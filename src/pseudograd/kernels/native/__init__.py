@@ -32,17 +32,18 @@ _VERSION = 8  # of the operators and the layout of their settings; rules.h has t
 _NEWEST = "are_finite"  # the operator that was added last: a library without it is older
 _OLDEST = (2, 10)
 _LEVELS = ("NEON" if platform.machine() == "aarch64" else "SSE2", "AVX2", "AVX-512")
-# Flags of operators.c. The third number of the settings is the *plan*: its planes, the kind of the rule << 8, and three flags: also
-# compute y; there is no min; there is no max. The order that `encode_between` returns has a flag if x and a bound are zeros of different
-# signs: then torch computes y.
-_WITH_Y, _NO_MIN, _NO_MAX, _UNSURE = 1 << 4, 1 << 12, 1 << 13, 1 << 60
-# Kinds of rules, as in rules.h. 0: slopes by the sides of a range. TURNED: a `Reversal`. STANDING: a slope for each code of `Pieces`.
-# OF_MIN and OF_MAX: what a tensor of bounds gets.
+# The *settings* of an operator are numbers in a tensor. The third one is the *plan*: planes | kind << 8 | flags. Flags: the operator also
+# computes y; there is no min; there is no max.
+_WITH_Y, _NO_MIN, _NO_MAX = 1 << 4, 1 << 12, 1 << 13
+# A flag of the order that `encode_between` returns: x and a bound are zeros of different signs, so torch has to compute y.
+_UNSURE = 1 << 60
+# The kinds of rules.h. Kind 0: a slope for each side of a range. TURNED: a `Reversal`. STANDING: a slope for each code of `Pieces`.
+# OF_MIN and OF_MAX: the gradient of a tensor of bounds.
 _TURNED, _STANDING, _OF_MIN, _OF_MAX = 1, 5, 6, 7
 _KIND_OF_CURVE: dict[Shape, int] = {"tent": 2, "witch": 3, "cusp": 4}
 _KIND_BY_EXPONENTIAL: dict[Shape, int] = {"bump": 8, "normal": 9}  # torch computes their exponential, for a formula
-# The numbers that rules.h gives to y of each formula, and to the gradients of x, a and b. 0 if C does not compute it.
 _WIDE = {dtype: torch.promote_types(dtype, torch.float32) for dtype in DTYPES}  # in what C computes a formula
+# The kinds of results of a `Formula`, as in rules.h: y, then the gradients of x, a and b. 0 if C does not compute a result.
 _FORMULAS = {
     "loss": (1, 2, 3),
     "grid": (4, 5, 6, 7),
@@ -51,8 +52,9 @@ _FORMULAS = {
     "surrogate": (0, 13),
     "room": (0, 14, 15, 16),
 }
-_EXPONENT, _WITH_SLOPE = 8, (11, 12, 13)
-_NUMBERS = 7  # of a formula, at most, without the largest gradient
+_EXPONENT = 8  # the kind of a result: the exponent of the slope, of which torch computes the exponential
+_WITH_SLOPE = (11, 12, 13)  # the results of a formula that read this exponential
+_NUMBERS = 7  # the most numbers of a formula, without the largest gradient
 LEAST_NORMAL = 2.0**-126  # of float32: a smaller number is subnormal, and the processor may be set to round it to 0
 
 
@@ -66,7 +68,7 @@ class Operators:
 
 
 def _load() -> tuple[str, str, Any]:
-    """(state, why, the operators). It never raises: without the library the formulas compute."""
+    """(state, why, the operators or None). It never raises: without the library the formulas compute."""
     if os.environ.get("PSEUDOGRAD_NATIVE", "") == "0":
         return "not active", "turned off by PSEUDOGRAD_NATIVE=0", None
     if tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2]) < _OLDEST:
@@ -87,7 +89,7 @@ def _load() -> tuple[str, str, Any]:
 
 
 def _version_of(operators: Operators) -> int:
-    """Called before any other operator, because the others may have changed. 0 for a library that lacks the newest operator."""
+    """The number of its version; 0 if the library lacks the newest operator. No other operator may be called before."""
     return int(operators.version()) if hasattr(torch.ops.pseudograd_native, _NEWEST) else 0
 
 
@@ -105,7 +107,7 @@ account("native", status)
 
 
 def tensor_of(*numbers: float) -> Tensor:
-    """Numbers for an operator: torch hands over a tensor in less time. It is remembered, so no mode or transform may see it made."""
+    """Numbers for an operator: torch passes a tensor faster than a list. It is made outside of all modes, because later calls reuse it."""
     with without_torch_function(), without_dispatch_modes(), outside_of_transforms():
         return torch.tensor(numbers, dtype=torch.float64, device="cpu")
 
@@ -121,7 +123,7 @@ def settings_of(
     dtype: torch.dtype = torch.float64,
     flags: int = 0,
 ) -> Tensor:
-    """The settings for the slopes of this column, X, MIN or MAX. flags: of the plan. The bounds are rounded to the dtype."""
+    """The settings with which an operator computes the gradient of X, MIN or MAX. The bounds are rounded to the dtype."""
     if low is high is None:
         return _settings(code, flags)[column]
     low, high = _rounded_bounds(low, high, dtype)
@@ -136,7 +138,7 @@ def _rounded_bounds(low: float | None, high: float | None, dtype: torch.dtype) -
 
 @lru_cache(maxsize=4096)
 def _settings(code: Code, flags: int, low: float = -math.inf, high: float = math.inf, *signs: float) -> list[Any]:
-    """The settings for x, min and max. signs: of the bounds, because a memory takes 0.0 and -0.0 for the same key."""
+    """The settings for x, min and max. signs: those of the bounds, for the cache alone, which takes 0.0 and -0.0 for the same key."""
     if code.by_sides:
         return [tensor_of(*_numbers_of_sides(code, flags, low, high))]
     plan = code.planes | _STANDING << 8 | flags
@@ -146,7 +148,7 @@ def _settings(code: Code, flags: int, low: float = -math.inf, high: float = math
         if slopes is not None:
             factors = next(zip(*slopes, strict=True))  # those for grad > 0: the others are equal
             settings[column] = tensor_of(low, high, plan, regions_of_planes, *factors, *[0.0] * (8 - len(factors)))
-    if code.slopes[X] is None:  # the settings of x make the code, which does not depend on the slopes
+    if code.slopes[X] is None:  # `encode_between` takes the settings of x, and reads no slope
         settings[X] = settings[MAX if code.slopes[MIN] is None else MIN]
     return settings
 
@@ -155,8 +157,7 @@ def _numbers_of_sides(code: Code, flags: int, low: float, high: float) -> list[f
     """The settings of a code by sides: the bounds, the plan, and two numbers for each side."""
     plan, numbers = flags, [0.0] * 6
     for plane, regions in enumerate(code.regions):
-        # In the order of rules.h: below, above, at_min and at_max, as numbers of fields of `Pieces`.
-        for bit, region in enumerate((0, 4, 1, 3)):
+        for bit, region in enumerate((0, 4, 1, 3)):  # the order of rules.h: below, above, at_min and at_max
             plan |= (regions >> region & 1) << 4 * plane + bit
     for position, side in enumerate(code.slopes[X][1:]):  # type: ignore[index]  # of x alone
         if side is not NOTHING:
@@ -170,8 +171,8 @@ def _flags(has_min: bool, has_max: bool) -> int:
 
 
 def _settings_of_inputs(call: Call, between: RangePieces, dtype: torch.dtype) -> Sequence[Tensor] | None:
-    """For each input of a call between tensors: the settings with which `pull_bounds` computes its gradient. None if a bound is a number,
-    or if no code can express the rule.
+    """For each input of a call between tensors, the settings with which `pull_bounds` computes its gradient. None if a bound is a number,
+    or if the rule has no code.
     """
     low, high, pieces = between
     for bound in (low, high):
@@ -184,7 +185,7 @@ def _settings_of_inputs(call: Call, between: RangePieces, dtype: torch.dtype) ->
 def _make_settings_of_inputs(
     call: Call, pieces: Pieces, has_bounds: tuple[bool, bool], dtype: torch.dtype
 ) -> Sequence[Tensor] | None:
-    """A row with `find_range` has one code for all inputs. A row with `sides` has a code for x alone, and C has loops for the bounds."""
+    """A rule with `find_range` has one code for all inputs. A rule with `sides` has a code for x alone, and C has loops for the bounds."""
     flags = _flags(*has_bounds)
     if call.rule.find_range is not None:
         columns = bits.columns_of(call.primitive.inputs, has_bounds[0])
@@ -199,30 +200,30 @@ def _make_settings_of_inputs(
     return [settings_of(of_x, flags=flags), of_min, of_max]
 
 
-# --- a code -----------------------------------------------------------------------------------------------------------
+# --- with a code ------------------------------------------------------------------------------------------------------
 
 
-def _encode(run: Operators, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
+def _encode(library: Operators, call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved] | None:
     if call.rule.steps is not None:
-        return _encode_steps(run, call, inputs)
+        return _encode_steps(library, call, inputs)
     x, code, between = inputs[0], bits.find_code(call, inputs, wants), call.find_range(inputs)
     assert code is not None, "the residual has asked"
     assert between is not None
     low, high, _ = between
     if not (isinstance(low, Tensor) or isinstance(high, Tensor)):
-        y, planes, order = run.encode(x, settings_of(code, X, low, high, x.dtype))
+        y, planes, order = library.encode(x, settings_of(code, X, low, high, x.dtype))
         return y, [planes, order, code]
     tensors = tuple(value for value in inputs if isinstance(value, Tensor))
-    y, planes, order = _encoder(run, call, low is not None, high is not None, code)(*tensors)
+    y, planes, order = _encoder(library, call, low is not None, high is not None, code)(*tensors)
     return y, [planes, order, code]
 
 
 def _encoder(
-    run: Operators, call: Call, has_min: bool, has_max: bool, code: Code
+    library: Operators, call: Call, has_min: bool, has_max: bool, code: Code
 ) -> Callable[..., tuple[Tensor, Tensor, int]]:
-    """How a call between tensors is encoded: a function of x and those bounds that are not None."""
-    encode, forward = run.encode_between, _forward_of(call, has_min, has_max)
-    makes_y = call.primitive.inputs == BOUNDED  # the operator does not treat NaN as fmin and fmax do
+    """A function that encodes a call between tensors: of x and those bounds that are not None."""
+    encode, forward = library.encode_between, _forward_of(call, has_min, has_max)
+    makes_y = call.primitive.inputs == BOUNDED  # not for fmin and fmax, which treat NaN in another way
     flags = 0 if code.by_sides else _flags(has_min, has_max) | (_WITH_Y if makes_y else 0)
     settings = settings_of(code, flags=flags)
 
@@ -245,48 +246,48 @@ def _forward_of(call: Call, has_min: bool, has_max: bool) -> Callable[..., Tenso
     return (lambda x, low: forward(x, low, None)) if has_min else (lambda x, high: forward(x, None, high))
 
 
-def _encode_in_place(run: Operators, call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
+def _encode_in_place(library: Operators, call: Call, inputs: Inputs, wants: Wants) -> Saved | None:
     between = call.find_range(inputs)
     if between is None or isinstance(between[0], Tensor) or isinstance(between[1], Tensor):
         return None
     code, x = bits.find_code(call, inputs, wants), inputs[0]
     assert code is not None
-    planes, order = run.encode_(x, settings_of(code, X, *between[:2], x.dtype))
+    planes, order = library.encode_(x, settings_of(code, X, *between[:2], x.dtype))
     return [planes, order, code]
 
 
-def _encode_steps(run: Operators, call: Call, inputs: Inputs) -> tuple[Tensor, Saved] | None:
+def _encode_steps(library: Operators, call: Call, inputs: Inputs) -> tuple[Tensor, Saved] | None:
     x, steps = inputs[0], bits.steps_of(call, inputs)
     if not steps.thresholds and steps.interval is None:
         return None
-    planes = run.steps(x, constants(*(steps.thresholds or map(float, steps.interval or ()))))
+    planes = library.steps(x, constants(*(steps.thresholds or map(float, steps.interval or ()))))
     return call.primitive.forward(*inputs), [planes, bits.order_of(x), bits.code_of_slopes(steps.slopes)]
 
 
-def _pull_bits(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_bits(library: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     planes, order, code = saved
     if grad.dtype not in DTYPES or not bits.are_bytes(planes):
         return None
     gradients: list[Tensor | None] = [None] * len(wants)
     for position, column in enumerate(bits.columns_of(wants, code.slopes[MIN] is not None)[: len(wants)]):
         if wants[position]:
-            gradients[position] = run.pull_code(grad, planes, settings_of(code, column), order)
+            gradients[position] = library.pull_code(grad, planes, settings_of(code, column), order)
     return tuple(gradients)
 
 
 # --- from x itself ----------------------------------------------------------------------------------------------------
 
 
-def _pull_inputs(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_inputs(library: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     x, *others = saved
-    if x is None:  # a rule that passes all of grad saves nothing
+    if x is None:  # nothing is saved, because x gets grad as it is
         return grad, *[None] * len(others)
     # A hook of saved tensors may have changed the dtype of x.
     if x.dtype not in DTYPES or grad.dtype is not x.dtype or grad.dim() > MOST_DIMENSIONS:
         return None
     if not any(isinstance(other, Tensor) for other in others):
         settings = _settings_of_x(call, others, x.dtype)
-        return None if settings is None else (run.pull_x(grad, x, settings), *[None] * len(others))
+        return None if settings is None else (library.pull_x(grad, x, settings), *[None] * len(others))
     between = call.find_range(tuple(saved))
     settings_of_inputs = None if between is None else _settings_of_inputs(call, between, x.dtype)
     if between is None or settings_of_inputs is None:
@@ -294,11 +295,11 @@ def _pull_inputs(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call:
     low, high, _ = between
     tensors = x, x if low is None else low, x if high is None else high
     each = zip(settings_of_inputs, wants, strict=True)
-    return tuple([run.pull_bounds(grad, *tensors, settings) if want else None for settings, want in each])
+    return tuple([library.pull_bounds(grad, *tensors, settings) if want else None for settings, want in each])
 
 
 def _settings_of_x(call: Call, others: Sequence[Any], dtype: torch.dtype) -> Tensor | None:
-    """The settings with which `pull_x` computes grad_x, if the inputs behind x are numbers; None if it cannot."""
+    """The settings with which `pull_x` computes grad_x of a call with numbers behind x; None if it cannot."""
     if dtype not in DTYPES:
         return None
     rule = call.rule
@@ -317,7 +318,7 @@ def _settings_of_x(call: Call, others: Sequence[Any], dtype: torch.dtype) -> Ten
 
 
 def _settings_of_reversal(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor | None:
-    """The bounds, the plan, width * (max - min) and max - min, each step rounded as in the formula."""
+    """The bounds, the plan, width * (max - min), and max - min. Each step is rounded as in the formula."""
     width = _width_of(call)
     if width is None or low is None or high is None:
         return None
@@ -348,17 +349,8 @@ def passes(call: Call) -> bool:
 
 def _numbers_of_curve(curve: Curve, dtype: torch.dtype) -> list[float]:
     farthest = math.sqrt(torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).max) / 8
-    return [
-        0.0,
-        farthest,
-        {**_KIND_OF_CURVE, **_KIND_BY_EXPONENTIAL}.get(curve.shape, 0) << 8,
-        curve.scale,
-        curve.height,
-        0.0,
-        0.0,
-        0.0,
-        0.0,
-    ]
+    kind = {**_KIND_OF_CURVE, **_KIND_BY_EXPONENTIAL}.get(curve.shape, 0)
+    return [0.0, farthest, kind << 8, curve.scale, curve.height, *[0.0] * 4]
 
 
 @bits.remembered
@@ -382,7 +374,7 @@ def _widened(value: Tensor) -> Tensor:
 def _settings_of_formula(
     call: Call, formula: Formula, kind: int, has_tensors: tuple[bool, bool], dtype: torch.dtype
 ) -> Tensor | None:
-    """None if C cannot compute this kind of result of the formula. has_tensors: are a and b tensors?"""
+    """The settings for a result of the formula; None if C cannot compute it. has_tensors: are a and b tensors that it reads?"""
     low, high = formula.low, formula.high
     if formula.curve is not None:
         numbers = _numbers_of_curve(formula.curve, dtype)
@@ -405,67 +397,73 @@ def _settings_of_formula(
     return tensor_of(*numbers, kind, *formula.numbers, *[0.0] * (_NUMBERS - len(formula.numbers)), largest)
 
 
-def _compute_formula(
-    run: Operators, call: Call, grad: Tensor | None, inputs: Sequence[Any], wants: Wants
-) -> list[Tensor | None] | None:
-    """Without a grad: y. With one: the wanted gradients. None if C cannot compute one of them. Tensors behind x get theirs in float32 if
-    x is of half precision, because it is summed before it is rounded.
-    """
+def _find_formula(call: Call, inputs: Sequence[Any]) -> Formula | None:
     x, *others = inputs
     assert call.rule.find_formula is not None, "the kernel serves no other"
     if x is None or x.dtype not in DTYPES or x.dim() > MOST_DIMENSIONS:
         return None
-    formula = call.rule.find_formula(*others, **call.parameters)
-    if formula is None:
+    return call.rule.find_formula(*others, **call.parameters)
+
+
+def _compute_formula(
+    library: Operators,
+    call: Call,
+    formula: Formula,
+    inputs: Sequence[Any],
+    kinds: Sequence[int | None],
+    grad: Tensor | None = None,
+) -> list[Tensor | None] | None:
+    """The results of these kinds, and None for None. Returns None if C cannot compute one of them. grad: none for y."""
+    if 0 in kinds:
         return None
-    y_kind, *kinds = _FORMULAS[formula.name]
-    kinds = [*kinds, *[0] * len(others)] if grad is not None else [y_kind]
-    wanted = [kind if want else None for kind, want in zip(kinds, wants)]  # noqa: B905  one more for y
-    if 0 in wanted:
+    x, *others = inputs
+    a, b = (_widened(value) if isinstance(value, Tensor) else None for value in (*others, None)[:2])
+    if not all(value is None or bits.broadcasts(value, x, _WIDE[x.dtype]) for value in (a, b)):
         return None
-    tensors = [_widened(value) if isinstance(value, Tensor) else None for value in (*others, None)[:2]]
-    if not all(value is None or bits.broadcasts(value, x, _WIDE[x.dtype]) for value in tensors):
-        return None
+    has_a, has_b = a is not None, b is not None or formula.b_of_x is not None
     has_exponential = formula.curve is not None and formula.curve.shape in _KIND_BY_EXPONENTIAL
-    has_b = tensors[1] is not None or formula.b_of_x is not None
-    reads_b = {*wanted}.intersection(_WITH_SLOPE if has_exponential else kinds if has_b else ())
-    each = [
-        kind and _settings_of_formula(call, formula, kind, (tensors[0] is not None, kind in reads_b), x.dtype)
-        for kind in wanted
+    kinds_with_b = {kind for kind in kinds if kind and (kind in _WITH_SLOPE if has_exponential else has_b)}
+    settings = [
+        kind and _settings_of_formula(call, formula, kind, (has_a, kind in kinds_with_b), x.dtype) for kind in kinds
     ]
-    if any(kind and settings is None for kind, settings in zip(wanted, each, strict=True)):
+    if any(kind and entry is None for kind, entry in zip(kinds, settings, strict=True)):
         return None
     x = x if formula.of_x is None else formula.of_x(x)
     if grad is not None and (grad.dtype is not x.dtype or grad.shape != x.shape):
         return None
-    b = tensors[1] if formula.b_of_x is None else formula.b_of_x(x)
-    a = x if tensors[0] is None else tensors[0]
-    if b is None and reads_b:
-        exponent = _settings_of_formula(call, formula, _EXPONENT, (tensors[0] is not None, False), x.dtype)
-        b = run.formula(x, x, a, x, exponent).exp_()
-    return [
-        None if settings is None else run.formula(x if grad is None else grad, x, a, x if b is None else b, settings)
-        for settings in each
-    ]
+    # In the place of a tensor that is absent is x, which the operator does not read there.
+    a, b = x if a is None else a, b if formula.b_of_x is None else formula.b_of_x(x)
+    if b is None and kinds_with_b:
+        b = library.formula(x, x, a, x, _settings_of_formula(call, formula, _EXPONENT, (has_a, False), x.dtype)).exp_()
+    tensors = x if grad is None else grad, x, a, x if b is None else b
+    return [None if entry is None else library.formula(*tensors, entry) for entry in settings]
 
 
-def _pull_formula(run: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    gradients = _compute_formula(run, call, grad, saved, wants)
-    return None if gradients is None else (*gradients, *[None] * (len(wants) - len(gradients)))
+def _pull_formula(library: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    """If x is of half precision, tensors behind x get gradients in float32, because these are summed before they are rounded."""
+    formula = _find_formula(call, saved)
+    if formula is None:
+        return None
+    kinds = (*_FORMULAS[formula.name][1:], *[0] * len(wants))
+    wanted = [kind if want else None for kind, want in zip(kinds, wants, strict=False)]
+    gradients = _compute_formula(library, call, formula, saved, wanted, grad)
+    return None if gradients is None else tuple(gradients)
 
 
-def _value_of_formula(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
-    (y,) = _compute_formula(run, call, None, inputs, (True,)) or [None]
+def _value_of_formula(library: Operators, call: Call, inputs: Inputs) -> Tensor | None:
+    formula = _find_formula(call, inputs)
+    (y,) = (formula and _compute_formula(library, call, formula, inputs, _FORMULAS[formula.name][:1])) or [None]
     return y
 
 
 # --- on a grid --------------------------------------------------------------------------------------------------------
-# The op clamps the place of x on a grid, which grows with x. So it passes grad between the least and the greatest x whose place is inside.
+# The op rounds x to a position on a grid, and clamps the position. So grad passes between the least and the greatest x whose position is
+# inside the range.
 
 
 @bits.remembered
 def _range_on_grid(grid: tuple[float, ...], dtype: torch.dtype) -> tuple[float, float] | None:
-    """The least and the greatest x whose place is inside, by a search beside the exact ends; None if it does not find them."""
+    """The least and the greatest x whose position is inside, by a search near the exact ends; None if the search does not find them."""
     inverse, zero, low, high, _ = grid
     integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     ends: list[float] = []
@@ -473,8 +471,8 @@ def _range_on_grid(grid: tuple[float, ...], dtype: torch.dtype) -> tuple[float, 
         for end, half in ((low, -0.5), (high, 0.5)):
             middle = torch.tensor([(end - zero + half) / inverse], dtype=dtype, device="cpu").view(integers)
             x = (middle + torch.arange(-64, 65, dtype=integers, device="cpu")).view(dtype).sort().values
-            place = torch.round(x.to(torch.float64 if dtype is torch.float64 else torch.float32) * inverse) + zero
-            is_inside = place >= low if half < 0 else place <= high
+            position = torch.round(x.to(torch.float64 if dtype is torch.float64 else torch.float32) * inverse) + zero
+            is_inside = position >= low if half < 0 else position <= high
             if not x.isfinite().all() or is_inside.all() or not is_inside.any():
                 return None
             ends.append(x[is_inside][0 if half < 0 else -1].item())
@@ -482,7 +480,7 @@ def _range_on_grid(grid: tuple[float, ...], dtype: torch.dtype) -> tuple[float, 
 
 
 def _settings_on_grid(call: Call, grid: tuple[float, ...], dtype: torch.dtype) -> Tensor | None:
-    """None if the rule asks more than on which side of the range x is, or does not pass all of grad at a bound."""
+    """None if the rule needs more than the side of the range on which x is, or does not pass all of grad at a bound."""
     pieces = call.pieces
     if pieces is None or not pieces.at_min.x == pieces.at_max.x == ALL:
         return None
@@ -495,42 +493,42 @@ def _find_grid(call: Call, others: Inputs, dtype: torch.dtype) -> tuple[float, .
     return call.primitive.find_grid(*others) if call.primitive.find_grid is not None and dtype in DTYPES else None
 
 
-def _quantize(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
+def _quantize(library: Operators, call: Call, inputs: Inputs) -> Tensor | None:
     x, *others = inputs
     grid = _find_grid(call, tuple(others), x.dtype)
-    y: Tensor | None = None if grid is None else run.quantize(x, constants(*grid))
+    y: Tensor | None = None if grid is None else library.quantize(x, constants(*grid))
     return y if y is not None and y.shape == x.shape else None
 
 
-def _clamp_between_tensors(run: Operators, call: Call, inputs: Inputs) -> Tensor | None:
+def _clamp_between_tensors(library: Operators, call: Call, inputs: Inputs) -> Tensor | None:
     """Faster than torch.clamp, whose loop is slow between tensors with one number per channel."""
     x, low, high = inputs
     if not (isinstance(low, Tensor) and isinstance(high, Tensor)):
         return None
-    y: Tensor = run.clamp_between(x, low, high)
+    y: Tensor = library.clamp_between(x, low, high)
     return y if y.shape == x.shape else None
 
 
-# --- calls made ready -------------------------------------------------------------------------------------------------
+# --- prepared calls ---------------------------------------------------------------------------------------------------
 
 
-def _prepare(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
-    """A call with numbers behind x. C computes y of a clamp and on a grid, and torch computes that of other ops."""
+def _prepare(library: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
+    """Prepare a call with numbers behind x. C computes y of a clamp and of a quantiser; torch computes y of other ops."""
     settings, grid = _settings_of_x(call, others, dtype), _find_grid(call, others, dtype)
     if settings is not None and _has_subnormal((*others, *settings.tolist()), call):
         settings = None
     if grid is not None:
-        numbers, quantize = constants(*grid), run.quantize
+        numbers, quantize = constants(*grid), library.quantize
         quantized = Prepared(lambda x, settings: quantize(x, numbers), call, others, passes=_saves_nothing(call))
-        return quantized if settings is None else quantized.replaced(settings=settings, backward=run.pull_x)
+        return quantized if settings is None else quantized.replaced(settings=settings, backward=library.pull_x)
     if settings is None:
         return None
     if call.primitive.inputs != BOUNDED:
-        return Prepared(forward_of_x(call, others), call, others, settings, run.pull_x, takes_any_layout=True)
+        return Prepared(forward_of_x(call, others), call, others, settings, library.pull_x, takes_any_layout=True)
     low, high = others
-    code, encode = bits.code_of_numbers(call, low, high, dtype), run.encode
-    coded = None if code is None else Coded(lambda x: encode(x, settings), run.pull_code, (settings,), code, BITS)
-    kernels = run.clamp, call, others, settings, run.pull_x, coded, run.encode_
+    code, encode = bits.code_of_numbers(call, low, high, dtype), library.encode
+    coded = None if code is None else Coded(lambda x: encode(x, settings), library.pull_code, (settings,), code, BITS)
+    kernels = library.clamp, call, others, settings, library.pull_x, coded, library.encode_
     return Prepared(*kernels, pays=bits.pays_for, passes=_saves_nothing(call))
 
 
@@ -539,25 +537,25 @@ def _saves_nothing(call: Call) -> bool:
     return passes(call) and not call.keeps((True, *[False] * (len(call.primitive.inputs) - 1)))
 
 
-def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
-    """For a row with `steps`: the forward of torch and a code. A call of few elements saves x, and makes the code in its backward."""
+def _prepare_steps(library: Operators, call: Call, others: Inputs, dtype: torch.dtype) -> Prepared | None:
+    """Prepare a call of a rule with `steps`. torch computes y. With few elements the call saves x, and its backward makes the code."""
     if call.rule.steps is None or dtype not in DTYPES:
         return None
     steps = call.rule.steps(*others, **call.parameters)
     numbers = steps and (steps.thresholds or tuple(map(float, steps.interval or ())))
     if not steps or not numbers or _has_subnormal((*numbers, *steps.slopes), call):
         return None
-    forward, places, code = call.primitive.forward, constants(*numbers), bits.code_of_slopes(steps.slopes)
-    make_code, pull_code, order_of, slopes = run.steps, run.pull_code, bits.order_of, settings_of(code)
+    forward, ends, code = call.primitive.forward, constants(*numbers), bits.code_of_slopes(steps.slopes)
+    make_code, pull_code, order_of, slopes = library.steps, library.pull_code, bits.order_of, settings_of(code)
 
     def encode(x: Tensor) -> tuple[Tensor, Tensor, int | None]:
-        return forward(x, *others), make_code(x, places), order_of(x)
+        return forward(x, *others), make_code(x, ends), order_of(x)
 
     def pull(grad: Tensor, x: Tensor, settings: Tensor | None) -> Tensor:
         order = order_of(x)
         if order is None:
             raise NotImplementedError
-        return pull_code(grad, make_code(x, places), settings, order)
+        return pull_code(grad, make_code(x, ends), settings, order)
 
     coded = Coded(encode, pull_code, (slopes,), code, BITS)
     pays = lambda x: order_of(x) is not None  # noqa: E731
@@ -566,7 +564,7 @@ def _prepare_steps(run: Operators, call: Call, others: Inputs, dtype: torch.dtyp
 
 
 def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
-    """Is a number of the call or a factor of its row subnormal?"""
+    """Is a number of the call, or a factor of its rule, subnormal? Kernels may read it as 0."""
     factors: set[float | Reversal | None] = {*numbers}
     for split in call.pieces or ():
         if isinstance(split.x, tuple):
@@ -578,7 +576,7 @@ def _has_subnormal(numbers: Sequence[float | None], call: Call) -> bool:
     return False
 
 
-def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetween | None:
+def _prepare_between(library: Operators, call: Call, inputs: Inputs) -> PreparedBetween | None:
     between, dtype = call.find_range(inputs), inputs[0].dtype
     if between is None or dtype not in DTYPES or (between[0] is None and between[1] is None):
         return None
@@ -588,7 +586,7 @@ def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetw
     has_min, has_max, pieces = between[0] is not None, between[1] is not None, between[2]
     are_tensors = [isinstance(value, Tensor) for value in inputs]
     own = [column for column, is_there in zip(bits.columns_of(inputs, has_min), are_tensors, strict=True) if is_there]
-    pull = run.pull_bounds
+    pull = library.pull_bounds
 
     def inputs_of(values: Any) -> list[Any]:
         each = iter(values)
@@ -607,7 +605,7 @@ def _prepare_between(run: Operators, call: Call, inputs: Inputs) -> PreparedBetw
         code = bits.code_of_tensors(call, pieces, (has_min, has_max), wanted, dtype)
         assert code is not None
         settings = tuple([settings_of(code, column) if want else None for column, want in zip(own, wants, strict=True)])
-        return Coded(_encoder(run, call, has_min, has_max, code), run.pull_code, settings, code, BITS)
+        return Coded(_encoder(library, call, has_min, has_max, code), library.pull_code, settings, code, BITS)
 
     return PreparedBetween(
         _forward_of(call, has_min, has_max),
@@ -630,20 +628,22 @@ def _serves_x_alone(call: Call) -> bool:
     return call.rule.regions is not None or (curve is not None and curve(**call.parameters).shape in _KIND_OF_CURVE)
 
 
-def kernels_of(run: Operators, name: str, device: str) -> Iterator[Kernel]:
+def kernels_of(library: Operators, name: str, device: str) -> Iterator[Kernel]:
     """The kernels that run these operators on a device."""
     kernel = partial(Kernel, name, device=device, priority=30)
-    of_x = partial(kernel, INPUTS, backward=partial(_pull_inputs, run), prepare=partial(_prepare, run))
-    of_range = partial(of_x, prepare_between=partial(_prepare_between, run))
-    yield kernel(BITS, bits.suits, partial(_pull_bits, run), partial(_encode, run), partial(_encode_in_place, run))
-    yield of_range(_serves_range, value=partial(_clamp_between_tensors, run) if device == "cpu" else None)
+    of_x = partial(kernel, INPUTS, backward=partial(_pull_inputs, library), prepare=partial(_prepare, library))
+    of_range = partial(of_x, prepare_between=partial(_prepare_between, library))
+    yield kernel(
+        BITS, bits.suits, partial(_pull_bits, library), partial(_encode, library), partial(_encode_in_place, library)
+    )
+    yield of_range(_serves_range, value=partial(_clamp_between_tensors, library) if device == "cpu" else None)
     yield of_range(lambda call: call.rule.find_range is not None)
     yield of_x(_serves_x_alone)
-    decline = lambda *_: None  # noqa: E731  the formula computes a call with `steps` that was not prepared
-    yield kernel(INPUTS, lambda call: call.rule.steps is not None, decline, prepare=partial(_prepare_steps, run))
+    decline = lambda *_: None  # noqa: E731  the formula computes a call with `steps` that is not prepared
+    yield kernel(INPUTS, lambda call: call.rule.steps is not None, decline, prepare=partial(_prepare_steps, library))
     serves_formula = lambda call: call.rule.find_formula is not None and call.primitive.through is None  # noqa: E731
-    yield kernel(INPUTS, serves_formula, partial(_pull_formula, run), value=partial(_value_of_formula, run))
-    yield of_x(lambda call: call.primitive.find_grid is not None, value=partial(_quantize, run))
+    yield kernel(INPUTS, serves_formula, partial(_pull_formula, library), value=partial(_value_of_formula, library))
+    yield of_x(lambda call: call.primitive.find_grid is not None, value=partial(_quantize, library))
 
 
 if operators is not None:

@@ -1,7 +1,7 @@
-"""Kernels on devices of CUDA: the operators of the C library, which NVRTC compiles when a plan first meets a device.
+"""Kernels on CUDA devices: the operators of the C library. NVRTC compiles them when a plan first meets a device.
 
-Imported where torch has CUDA. An operator gives no elements where no kernel was started; then the formula computes that same call. If
-anything fails, all of these kernels are off from there on, with one warning.
+This file is imported if torch has CUDA. If an operator starts no kernel, it returns a tensor without elements, and the formula computes the
+call. If a kernel fails, all of these kernels are off from then on, with one warning.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from . import Operators, constants, kernels_of, operators, status
 DEVICE = "cuda"
 NAME = "cuda"
 _lock = threading.Lock()
-_reasons: list[str] = []  # why the kernels are off; notes that were given once
+_warned: list[str] = []  # the warnings that were given
 
 
 class NoKernelError(NotImplementedError):
-    """No kernel was started. The callers of operators know this type: torch raises it for tensors that no operator takes."""
+    """No kernel was started. Callers of operators catch NotImplementedError, as torch raises it for tensors that no operator takes."""
 
 
 class _Checked(Operators):
@@ -47,15 +47,15 @@ class _Checked(Operators):
 
 
 def decline() -> NoKernelError:
-    """With a warning, once for each reason; after a failure all kernels are off."""
+    """The error for a call that no kernel computes. Warns once of each reason. After a failure, all kernels are off."""
     state, reason, note = read_status()
     message = f"a CUDA kernel failed, so pseudograd's plain formulas compute on CUDA from here on: {reason}"
     if state != "failed":
         message = f"pseudograd's plain formula computes this call: {note}" if note else ""
     with _lock:
-        is_new = bool(message) and message not in _reasons
+        is_new = bool(message) and message not in _warned
         if is_new:
-            _reasons.append(message)
+            _warned.append(message)
         if state == "failed" and is_new:
             bits.devices.discard(DEVICE)
             remove(*_kernels)
@@ -65,13 +65,13 @@ def decline() -> NoKernelError:
 
 
 def read_status() -> Sequence[str]:
-    """Of cuda.c: "waiting", "active" or "failed"; why; and why the last call was declined that was declined alone."""
+    """What cuda.c says: "waiting", "active" or "failed"; why; and why it declined the last call that it declined without a failure."""
     text = bytes(operators.cuda_status().tolist()).decode()
     return text.split("|") if text else ("failed", "torch's library for CUDA is not loaded", "")
 
 
 def _examine() -> dict[str, str]:
-    """Runs a kernel on each device, because only that shows whether it runs."""
+    """Run a kernel on each device: only that shows whether kernels run there."""
     if status()["state"] != "active":
         return status()
     if not torch.cuda.is_available():
