@@ -330,7 +330,17 @@ def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype =
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
-    return _serves_steps(call, inputs) if call.rule.steps is not None else _serves_range(call, inputs, wants)
+    if call.rule.steps is not None:
+        return _serves_steps(call, inputs)
+    x, *bounds = inputs
+    if type(x) not in PLAIN or x.device.type not in devices or not pays_for(x):
+        return False
+    tensors = [bound for bound in bounds if isinstance(bound, Tensor)]
+    if call.rule.find_range is None and tensors and (wants[1] or wants[2] or len(tensors) < len(bounds)):
+        # Beside a tensor there must be another: with one, torch takes the sign of a zero from x or from the bound, by the position of the
+        # element.
+        return False
+    return all(broadcasts(bound, x) for bound in tensors) and find_code(call, inputs, wants) is not None
 
 
 def _serves_steps(call: Call, inputs: Inputs) -> bool:
@@ -341,18 +351,6 @@ def _serves_steps(call: Call, inputs: Inputs) -> bool:
         return False
     assert call.rule.steps is not None
     return order_of(x) is not None and call.rule.steps(*inputs[1:], **call.parameters) is not None
-
-
-def _serves_range(call: Call, inputs: Inputs, wants: Wants) -> bool:
-    x, *bounds = inputs
-    if type(x) not in PLAIN or x.device.type not in devices or not pays_for(x):
-        return False
-    tensors = [bound for bound in bounds if isinstance(bound, Tensor)]
-    if call.rule.find_range is None and tensors and (wants[1] or wants[2] or len(tensors) < len(bounds)):
-        # Beside a tensor there must be another: with one, torch takes the sign of a zero from x or from the bound, by the position of the
-        # element.
-        return False
-    return all(broadcasts(bound, x) for bound in tensors) and find_code(call, inputs, wants) is not None
 
 
 def _has_kernels(x: Tensor) -> bool:
