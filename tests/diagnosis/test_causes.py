@@ -19,7 +19,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count.influence import Followed
 
-from .checks import diagnosed, line_of, make_function, number_of, starved
+from .checks import diagnosed, line_of, make_function, number_of, site_of, starved
 
 X = torch.rand(5, 3)
 
@@ -219,11 +219,17 @@ def test_a_backward_hook_of_a_module_has_its_line(which: str, is_early: bool) ->
     assert "remove()" in d.findings[0].next_step
 
 
-def test_a_backward_hook_that_looks_is_silent() -> None:
+def test_a_backward_hook_that_looks_is_silent_and_counted_once_in_each_backward_of_a_graph() -> None:
     net = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
     net[1].register_full_backward_hook(_look)
-    d = diagnosed(lambda: net(torch.rand(5, 3)).sum(), net)
+    before = net(torch.rand(5, 3)).sum()  # nobody saw the hook at this call
+    with diagnose(net) as d:
+        loss = net(torch.rand(5, 3)).sum()
+        for _ in range(2):
+            loss.backward(retain_graph=True)
+        before.backward()
     assert (d.findings, d.calm) == ([], [])
+    assert site_of(d, "hook").calls == 2
 
 
 class Codes(nn.Module):

@@ -142,3 +142,11 @@ def test_in_compiled_code_it_says_so_and_leaves_nothing() -> None:
         RuntimeError, match=r"diagnose: the context must be entered outside code that torch\.compile runs"
     ):
         torch.compile(inside, backend="eager")(torch.tensor(X))
+
+
+def test_torch_may_swap_a_tensor_whose_memory_another_one_shares() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    with diagnose():
+        data = weight.detach()
+        torch.utils.swap_tensors(weight, torch.nn.Parameter(torch.zeros(2)))
+    assert (weight.tolist(), data.tolist()) == ([0.0, 0.0], [1.0, 1.0])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +14,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pseudograd import diagnose
+from pseudograd.diagnosis.count import on_device as ledger
 from pseudograd.diagnosis.count import recorder
 from pseudograd.diagnosis.count.on_device import Ledger
+from pseudograd.kernels import native
 from pseudograd.listen import harmless
 from pseudograd.torch_table.private import without_torch_function
 
@@ -44,6 +48,13 @@ class Launches(TorchDispatchMode):
         self.waits += name in WAITS
         with without_torch_function():
             return func(*args, **(kwargs or {}))
+
+
+def test_the_kinds_of_an_entry_are_those_of_the_kernel() -> None:
+    header = (Path(native.__file__).parent / "kernels.h").read_text(encoding="utf-8")
+    (kinds,) = re.findall(r"enum \{ (.*) \}; .*kinds of an entry", header)
+    assert [getattr(ledger, f"_{name}") for name in kinds.split(", ")] == [0, 1, 2]
+    assert all(f"{name} = {getattr(ledger, f'_{name}')}" in header for name in ("MOST_LEFT", "MOST_ENTRIES"))
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.count.norms import Facts
+from pseudograd.diagnosis.tell.as_json import plain_record
 from pseudograd.listen.hooks import backwards
 from pseudograd.torch_table.eras import installed_era
 from pseudograd.torch_table.private import mode_stack
@@ -270,3 +272,9 @@ def test_the_region_of_x_is_counted_in_each_step() -> None:
     d = diagnosed(lambda: x.clamp(0, 1).sum(), times=3)
     (site,) = d.sites
     assert (site.calls, site.below, site.above, site.recoverable) == (3, 3, 3, 3)
+
+
+def test_facts_for_the_judgement_are_in_no_report() -> None:
+    (site,) = diagnosed(lambda: torch.tensor(2.0, requires_grad=True).relu()).sites
+    assert not Facts.__annotations__.keys() & plain_record(site).keys()
+    assert not any(f"{name}=" in repr(site) for name in Facts.__annotations__)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -422,3 +424,18 @@ def test_what_is_no_script_is_told_and_nothing_is_written(
     assert "migrate: PATH must be a script or a notebook" in err
     assert reason in err
     assert good.read_text() == SCRIPT
+
+
+def test_a_warning_of_torch_about_an_import_of_the_script_is_not_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    def warn(name: str) -> object:
+        warnings.warn(name, FutureWarning, stacklevel=2)
+        return name
+
+    old = types.ModuleType("torch.old")
+    vars(old)["__getattr__"] = warn
+    monkeypatch.setitem(sys.modules, "torch.old", old)
+    migration = make_migration(_file(tmp_path, f"import torch\nfrom torch.old import name\n{POPULAR}"))
+    assert "from pseudograd.familiar import ClampWithGrad" in migration.after
+    assert [str(warning.message) for warning in recwarn if warning.category is FutureWarning] == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections import OrderedDict
 from dataclasses import replace
 
 import pytest
@@ -24,7 +26,7 @@ from pseudograd_upgrade.differences import (
     same_leaves,
 )
 from pseudograd_upgrade.digests import digest, fetch
-from pseudograd_upgrade.recorder import shake
+from pseudograd_upgrade.recorder import shake, shake_after_each_step
 from pseudograd_upgrade.recording import LOSSES_ALONE, Digest, Recording, Schedule
 
 from .made_runs import GELU, GELU_GRAD, LEAF, LINEAR, ORIGINS, SILU, SILU_GRAD, run
@@ -294,3 +296,12 @@ def test_calls_that_change_the_loss_alone_are_found() -> None:
     assert difference is not None
     assert [event.origin.op for event in difference.only_new] == ["silu"]
     assert find_added_calls(old, old, 1) is None
+
+
+def test_parameters_are_shaken_after_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[torch.optim.Optimizer.__module__], "_global_optimizer_post_hooks", OrderedDict())
+    weight = torch.nn.Parameter(torch.ones(9))
+    weight.grad = torch.zeros(9)
+    shake_after_each_step()
+    torch.optim.SGD([weight], 0.1).step()
+    assert 0 < float((weight.detach() - 1).abs().max()) < 1e-5

@@ -65,9 +65,8 @@ _SECOND = re.compile(r"\w+BackwardBackward\d")
 _FLOOR = 1e-6  # a lower bound from 0 to this is a guard, which keeps a root or a logarithm from 0
 _GUARD = 1e-4  # a bound that is at most this far from a whole number keeps x away from it
 _SMALL = 2**14  # elements: a smaller gradient may be kept until the end of a backward
-_lock = (
-    threading.RLock()
-)  # around all sums; reentrant, because Python may collect garbage meanwhile, which may run any code
+# Around all sums. It is reentrant, because Python may collect garbage meanwhile, which may run any code.
+_lock = threading.RLock()
 _MOST_CALLS = 8  # different calls of our ops at one line that are remembered
 
 OWN_NODE = "PseudogradBackward"
