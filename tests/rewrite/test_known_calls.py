@@ -240,11 +240,9 @@ def test_where_torch_hides_its_checkpoints_no_bits_are_saved(monkeypatch: pytest
         kernels.table._note_change()
 
 
-def test_a_pin_leaves_what_torch_does_itself_to_torch_unless_another_pin_is_around_it() -> None:
+def test_a_pin_leaves_what_torch_does_itself_to_torch() -> None:
     with pin_edge("tensorflow"):
         assert {"relu", "abs"} <= entered_contexts.families_left_to_torch()
-        with pin_edge("tensorflow"):
-            assert not {"relu", "abs"} & entered_contexts.families_left_to_torch()
 
 
 def test_a_pin_to_the_installed_era_alone_is_not_there() -> None:
