@@ -150,7 +150,7 @@ class Diagnosis(Readable):
         self._recorder.after_backward = act
 
     def __getattr__(self, name: str) -> Any:
-        """A field of the report. It is computed when somebody reads it, and once only after the context has ended."""
+        """A field of the report. Inside the context it is computed each time that somebody reads it, after the context only once."""
         if name not in FIELDS:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         from .judge.findings import Results
@@ -241,13 +241,13 @@ def _recompute_as_before(was_eager: bool | None) -> Iterator[None]:
 @harmless("a checkpoint")
 def _match_stance(was_eager: bool | None) -> Callable[[], object] | None:
     """Set or reset the stance. Returns the function that undoes this; None if there was nothing to do."""
-    own = _stance
-    if was_eager and own is None and "torch._dynamo" in sys.modules:
+    entered = _stance
+    if was_eager and entered is None and "torch._dynamo" in sys.modules:
         stance = torch.compiler.set_stance("force_eager")
         return lambda: stance.__exit__(None, None, None)
-    if not was_eager and own is not None:
-        own.__exit__(None, None, None)
-        return own.__enter__
+    if not was_eager and entered is not None:
+        entered.__exit__(None, None, None)
+        return entered.__enter__
     return None
 
 

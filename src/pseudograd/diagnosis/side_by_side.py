@@ -18,7 +18,7 @@ Pin = tuple[str, str | float]  # the argument of pin_edge, and its value
 
 
 def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Run], steps: int | None) -> Run:
-    """Run the program once more as it is, and once for each line under the other convention. The findings of the result say how it ended.
+    """Run the program once more as it is, and once for each line under the other convention. The findings of the result say how each ended.
 
     run_again(pin, where, number of backward passes) runs the program. steps: the number of passes after which it was ended, if it was.
     """
@@ -28,34 +28,27 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
         return done
     in_doubt = sorted([finding for finding in findings if finding.other_pin], key=lambda finding: -finding.share)
     again = own = active[0].content["losses"]
-    failure = ""
-    if done.status:
-        failure = f"the program ended with status {done.status}"
-    elif len(active) > 1:
-        failure = f"{len(active)} processes made backward passes"
-    elif len(own) < _LEAST_STEPS:
-        failure = f"it needs {_LEAST_STEPS} backward passes, and there were {len(own)}"
-    elif active[0].content["is_scaled"]:
-        failure = "a GradScaler multiplies its losses by a number of its own"
-    elif in_doubt:
+    why_no_training = _why_not_comparable(done, active)
+    if in_doubt and not why_no_training:
         again, failure = _losses_of(run_again(None, "", len(own)), len(own))
-        failure = failure and f"a second run as it is {failure}"
-    if not failure and _distance(own[0], again[0]):
-        failure = f"a second run as it is begins with a loss of {again[0]:.6g}, not {own[0]:.6g}, so the program does not repeat"
+        if not failure and _distance(own[0], again[0]):
+            failure = f"begins with a loss of {again[0]:.6g}, not {own[0]:.6g}, so the program does not repeat"
+        why_no_training = failure and f"a second run as it is {failure}"
     extent = "this training" if steps is None or len(own) < steps else f"the first {len(own):,} steps"
 
     def add_training(finding: Finding) -> Finding:
-        evidence, advice, why = finding.evidence, finding.next_step, failure
+        evidence, advice, other = finding.evidence, finding.next_step, own
         if MAY_DECIDE not in evidence:
             return finding
-        if finding.other_pin is None:
+        pin = "" if finding.other_pin is None else f"pin_edge({pin_text(finding.other_pin)}) at this line"
+        why = why_no_training
+        if not pin:
             why = "no pin reaches this call"
         elif finding not in in_doubt[:_MOST_LINES]:
             why = f"only the {_MOST_LINES} lines with the largest shares get a training"
         elif not why:
-            pin = f"pin_edge({pin_text(finding.other_pin)}) at this line"
-            other, failed = _losses_of(run_again(finding.other_pin, finding.where, len(own)), len(own))
-            why = failed and f"the program under {pin} {failed}"
+            other, failure = _losses_of(run_again(finding.other_pin, finding.where, len(own)), len(own))
+            why = failure and f"the program under {pin} {failure}"
         if why:
             measured = f"where a training under the other convention ends cannot be compared, as {why}"
             return replace(finding, evidence=evidence.replace(UNMEASURED, measured))
@@ -71,6 +64,18 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
         return replace(part, content={**part.content, "findings": [*map(add_training, part.content["findings"])]})
 
     return replace(done, parts=tuple(measured(part) if part in active else part for part in done.parts))
+
+
+def _why_not_comparable(done: Run, active: Sequence[Part]) -> str:
+    """Why the losses of this run cannot be compared with those of another run; "" if they can."""
+    losses = active[0].content["losses"]
+    if done.status:
+        return f"the program ended with status {done.status}"
+    if len(active) > 1:
+        return f"{len(active)} processes made backward passes"
+    if len(losses) < _LEAST_STEPS:
+        return f"it needs {_LEAST_STEPS} backward passes, and there were {len(losses)}"
+    return "a GradScaler multiplies its losses by a number of its own" if active[0].content["is_scaled"] else ""
 
 
 def _losses_of(run: Run, steps: int) -> tuple[list[float], str]:

@@ -73,6 +73,7 @@ def note_zero_factors(starts: Iterable[GraphNode | None], suspects: int, leaves:
         inputs = _inputs(node)
         pair = _factors_of(node, inputs)
         for at, other in enumerate(inputs):
+            # A node behind a product with a parameter that is 0 is blocked there.
             factor = _zero_leaf(inputs[pair[1 - pair.index(at)]], leaves, 0) if at in pair else None
             if factor is None:
                 stack.append(other)
@@ -105,9 +106,9 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
         return leaf if has_numbers(tensor) and not bool(torch.count_nonzero(tensor.detach())) else None
     inputs = _inputs(node)
     pair = _factors_of(node, inputs)
-    if pair and None not in [inputs[at] for at in range(len(inputs)) if at not in pair]:
+    if pair:
         added = [_zero_leaf(other, leaves, steps + 1) for at, other in enumerate(inputs) if at not in pair]
-        factors = [_zero_leaf(inputs[at], leaves, steps + 1) for at in pair] if None not in added else []
+        factors = [] if None in added else [_zero_leaf(inputs[at], leaves, steps + 1) for at in pair]
         return next((leaf for leaf in factors if leaf is not None), None)
     if op_of(node) not in _KEEP_ZERO and not (op_of(node) == "Mul" and len(inputs) == 1):
         return None

@@ -78,16 +78,14 @@ class Stall:
 
 @dataclass
 class Samples:
-    """Facts about each sampled entry: its value before the step, whether it ever had a gradient, how often it moved, the size of its step
-    in distances to the next number (NaN if it is not known), and the sums of its gradients and of their squares.
-    """
+    """Facts about each sampled entry."""
 
-    before: Tensor
-    had_gradient: Tensor
-    moves: Tensor
-    sizes: Tensor
-    total: Tensor
-    squares: Tensor
+    before: Tensor  # its value before the step
+    had_gradient: Tensor  # did it ever have a gradient?
+    moves: Tensor  # how often it moved
+    sizes: Tensor  # the size of its step in distances to the next number; NaN if it is not known
+    total: Tensor  # the sum of its gradients
+    squares: Tensor  # the sum of the squares of its gradients
 
     @classmethod
     def start(cls, values: Tensor) -> Samples:
@@ -214,7 +212,7 @@ class Batch:
         self.parameters: list[ParameterSteps] = []
         self._sizes_are_known = False
         self._highest_rate = 0.0
-        # Among steps that rounding to the nearest number swallows: the moves expected under random rounding, and the moves seen.
+        # In steps that rounding to the nearest number would swallow: the moves expected under random rounding, and the moves seen.
         self._expected_moves: Number = 0.0
         self._seen_moves: Number = 0.0
         # Set by `before_step`:
@@ -379,25 +377,26 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def before(self, optimizer: Optimizer) -> None:
-        own = self._optimisers[id(optimizer)]
-        for (number, _, _), batch in own.batches.items():
+        record = self._optimisers[id(optimizer)]
+        for (number, _, _), batch in record.batches.items():
             batch.follow_rate(optimizer.param_groups[number] if number < len(optimizer.param_groups) else {"lr": 0})
-        known = own.batches.values()
-        is_due = any(batch.is_due(own.step) for batch in known) if known else own.step % _STEPS_BETWEEN_LOOKS == 0
+        is_due = record.step % _STEPS_BETWEEN_LOOKS == 0
+        if record.batches:
+            is_due = any(batch.is_due(record.step) for batch in record.batches.values())
         if is_due:
             with quietly():
-                self._look(optimizer, own)
+                self._look(optimizer, record)
 
-    def _look(self, optimizer: Optimizer, own: _Optimiser) -> None:
-        own.looks = []  # drops those of a step that raised
+    def _look(self, optimizer: Optimizer, record: _Optimiser) -> None:
+        record.looks = []  # drops the looks of a step that raised
         for key, tensors in _group_parameters(optimizer).items():
             if self.location is NOWHERE:
                 self.location = frames.location()
-            batch, group = own.batches.setdefault(key, Batch(key[1])), optimizer.param_groups[key[0]]
+            batch, group = record.batches.setdefault(key, Batch(key[1])), optimizer.param_groups[key[0]]
             batch.follow_rate(group)
-            if batch.is_due(own.step) and batch.is_counted:
+            if batch.is_due(record.step) and batch.is_counted:
                 batch.before_step([self._steps_of(tensor) for tensor in tensors], tensors, group, self._loss())
-                own.looks.append((batch, tensors, group))
+                record.looks.append((batch, tensors, group))
 
     def _steps_of(self, tensor: Tensor) -> ParameterSteps:
         known = self._parameters.get(id(tensor))
@@ -407,20 +406,20 @@ class Stalls:
 
     @harmless("a step of an optimiser")
     def after(self, optimizer: Optimizer) -> None:
-        own = self._optimisers[id(optimizer)]
-        looks, own.looks = own.looks, []
-        for batch in own.batches.values():
+        record = self._optimisers[id(optimizer)]
+        looks, record.looks = record.looks, []
+        for batch in record.batches.values():
             batch.uncounted_steps += batch.is_counted
         if looks:
             with quietly():
                 for batch, tensors, group in looks:
-                    batch.after_step(tensors, group, optimizer.state, own.step, self._leaves.backwards)
-        own.step += 1
+                    batch.after_step(tensors, group, optimizer.state, record.step, self._leaves.backwards)
+        record.step += 1
 
     def parameters(self) -> list[ParameterSteps]:
         """The parameters that took a step."""
-        for own in self._optimisers.values():
-            for batch in own.batches.values():
+        for record in self._optimisers.values():
+            for batch in record.batches.values():
                 batch.count_steps()
         return [steps for steps in self._parameters.values() if steps.leaf is not None and steps.steps]
 

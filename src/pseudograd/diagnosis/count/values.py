@@ -99,9 +99,9 @@ class Climb:
         self.longest = 0
         self.first = self.last = self.lowest = self.highest = 0.0
         self._unread: list[Tensor] = []
-        self._start: float | None = None  # of the stretch that goes on
-        self._before = 0.0
-        self._steps = self._rises = 0
+        self._start: float | None = None  # the first number of the stretch that goes on
+        self._before = 0.0  # the number of the step before
+        self._steps = self._rises = 0  # of that stretch
 
     def add(self, number: Tensor) -> None:
         self._unread.append(number)
