@@ -79,10 +79,13 @@ class Rewriting:
             return self
         thread = threading.get_ident()
         is_idle = self._is_torchs_own and not self._is_inside_a_change()
-        conventions = self.conventions if entered_contexts.modes() else drop_torchs_own(self.conventions)
-        left_to_torch = frozenset(
-            [name for name, text in self.conventions.items() if text == OWN or name not in conventions]
-        )
+        conventions, left_to_torch = self.conventions, entered_contexts.NO_FAMILY
+        if conventions:
+            if not entered_contexts.modes():
+                conventions = drop_torchs_own(conventions)
+            left_to_torch = frozenset(
+                [name for name, text in self.conventions.items() if text == OWN or name not in conventions]
+            )
         if is_idle:
             left_to_torch |= ERA_FAMILIES
         if conventions or not is_idle:
