@@ -20,9 +20,8 @@ from .checks import diagnosed, site_of
 def _diagnosed(**options: Any) -> Diagnosis:
     """Of four gains one stands inside its clamp; the last weight is never used."""
     net = nn.ParameterDict({"gain": torch.tensor([0.5, 2.0, 3.0, -1.0]), "unused": torch.ones(2)})
-    return diagnosed(
-        lambda: (net["gain"].clamp(0, 1) * torch.tensor([1.0, 2.0, -2.0, 1.0])).relu().sum(), net, **options
-    )
+    weights = torch.tensor([1.0, 2.0, -2.0, 1.0])
+    return diagnosed(lambda: (net["gain"].clamp(0, 1) * weights).relu().sum(), net, **options)
 
 
 def _named(numbers: dict[str, float], start: str) -> dict[str, float]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-import inspect
-import sys
+import inspect  # noqa: F401
+import sys  # noqa: F401
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -17,7 +18,7 @@ from torch.nn.parallel import DataParallel
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.names import unwrapped
 
-from .checks import diagnosed
+from .checks import define, diagnosed
 
 
 class Quantised(nn.Linear):
@@ -140,7 +141,7 @@ def test_leaves_of_one_name_are_told_apart() -> None:
     assert d.parameters == ["mixed", "mixed(2)"]
 
 
-def test_to_read_a_name_keeps_no_object_alive_and_changes_no_dictionary() -> None:
+def test_to_read_a_name_keeps_no_object_alive_and_changes_no_dictionary(tmp_path: Path) -> None:
     """Before Python 3.13, the variables of a frame are a dictionary that keeps them, and that `locals()` has returned."""
 
     def step() -> bool:
@@ -150,30 +151,11 @@ def test_to_read_a_name_keeps_no_object_alive_and_changes_no_dictionary() -> Non
         del large
         return gone() is None
 
-    def by_locals() -> list[str]:
-        image = torch.ones(2, requires_grad=True)
-        config = locals()
-        total = image.sum()
-        total.backward()
-        return list(config)
-
-    def by_frame() -> list[str]:
-        image = torch.ones(2, requires_grad=True)
-        config = sys._getframe().f_locals
-        total = image.sum()
-        total.backward()
-        return list(config)
-
-    def by_arguments() -> list[str]:
-        image = torch.ones(2, requires_grad=True)
-        config = inspect.getargvalues(sys._getframe()).locals
-        total = image.sum()
-        total.backward()
-        return list(config)
-
+    body = "image = torch.ones(2, requires_grad=True)\nconfig = {}\ntotal = image.sum()\ntotal.backward()\nreturn list(config)"
     with diagnose() as d:
         assert step()
-        assert by_locals() == by_frame() == by_arguments() == ["image"]
+        for read in ("locals()", "sys._getframe().f_locals", "inspect.getargvalues(sys._getframe()).locals"):
+            assert define(body.format(read), tmp_path / "program.py", "", **globals())() == ["image"]
     assert d.errors == []
 
 

@@ -22,19 +22,7 @@ from pseudograd.listen import harmless
 from pseudograd.torch_table.private import without_torch_function
 
 WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2", "unique_dim", "is_nonzero")
-VIEWS = (
-    "promote_types",
-    "view",
-    "detach",
-    "t",
-    "transpose",
-    "expand",
-    "_unsafe_view",
-    "slice",
-    "select",
-    "unsqueeze",
-    WAITS[0],
-)
+VIEWS = ("promote_types", "view", "detach", "t", "transpose", "expand", "_unsafe_view", "slice", "select", "unsqueeze")
 
 
 class Launches(TorchDispatchMode):
@@ -44,7 +32,7 @@ class Launches(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name.removeprefix("aten::")
-        self.launches += name not in VIEWS
+        self.launches += name not in (*VIEWS, WAITS[0])
         self.waits += name in WAITS
         with without_torch_function():
             return func(*args, **(kwargs or {}))

@@ -38,6 +38,8 @@ for step in range(2):
 if "--exit" in sys.argv:
     sys.exit(7)
 """
+KNOWN = {"path": "train.py", "code": "PG204", "expression": "gain.clamp(0.1, 2.0)", "count": 1}
+BASELINE = json.dumps({"kind": "pseudograd baseline", "version": 1, "findings": [KNOWN]})
 SCHEMA = json.loads((Path(pseudograd_notices.__file__).parent / "findings.schema.json").read_text(encoding="utf-8"))
 
 
@@ -205,8 +207,7 @@ SETTINGS = {
 @pytest.mark.parametrize("setting", slow_but([*SETTINGS][::2], SETTINGS, pytest.mark.program))
 def test_settings_are_those_of_lint(setting: str, capfd: pytest.CaptureFixture[str]) -> None:
     """A baseline of the settings alone does not change the exit status: `--baseline` does."""
-    known = {"path": "train.py", "code": "PG204", "expression": "gain.clamp(0.1, 2.0)", "count": 1}
-    Path("known.json").write_text(json.dumps({"kind": "pseudograd baseline", "version": 1, "findings": [known]}))
+    Path("known.json").write_text(BASELINE)
     Path("pyproject.toml").write_text(f"[tool.pseudograd]\n{setting}\n")
     machine = ("--output-format", "json", "--output-file", "report.json")
     status = run(capfd, "--fail-on", "cut>0.1", *machine, "train.py")[0]
@@ -244,8 +245,7 @@ def test_a_baseline_passes_what_is_known_and_fails_what_is_new(capfd: pytest.Cap
 
 
 def test_where_nothing_was_seen_nothing_is_clean(capfd: pytest.CaptureFixture[str]) -> None:
-    known = {"path": "train.py", "code": "PG204", "expression": "gain.clamp(0.1, 2.0)", "count": 1}
-    Path("known.json").write_text(json.dumps({"kind": "pseudograd baseline", "version": 1, "findings": [known]}))
+    Path("known.json").write_text(BASELINE)
     (problem,) = write_report(capfd, "--baseline", "known.json", program="forward.py")["problems"]
     assert problem["message"] == "no backward pass was seen, so nothing is known"
     assert run(capfd, "--baseline", "known.json", "forward.py")[0] == 4

@@ -51,9 +51,9 @@ def deviation(losses: list[float]) -> None:
     descend(losses, loss_of, 0.003, 30, log_std)
 
 
-def gain(losses: list[float]) -> None:
+def gain(losses: list[float], steps: int = 20, target: float = 1.0) -> None:
     p = nn.Parameter(torch.zeros(1))
-    descend(losses, lambda: ((p.abs() - 1) ** 2).sum(), 0.1, 20, p)
+    descend(losses, lambda: ((p.abs() - target) ** 2).sum(), 0.1, steps, p)
 
 
 def gate(losses: list[float]) -> None:
@@ -66,8 +66,7 @@ def gate(losses: list[float]) -> None:
 
 
 def unseeded(losses: list[float]) -> None:
-    p, x = nn.Parameter(torch.zeros(1)), torch.tensor([next(_random)])
-    descend(losses, lambda: ((p.abs() - x) ** 2).sum(), 0.1, 20, p)
+    gain(losses, target=next(_random))
 
 
 def failing(losses: list[float]) -> None:
@@ -89,8 +88,7 @@ def inside_a_loss(losses: list[float]) -> None:
 
 
 def brief(losses: list[float]) -> None:
-    p = nn.Parameter(torch.zeros(1))
-    descend(losses, lambda: ((p.abs() - 1) ** 2).sum(), 0.1, 6, p)
+    gain(losses, steps=6)
 
 
 def many_lines(losses: list[float]) -> None:

@@ -23,12 +23,13 @@ from pseudograd.torch_table.private import mode_stack
 from ..choices import folded
 from .checks import diagnosed, line_of, number_of, site_of
 
-X = (
-    [-2.0 + 0.1 * number for number in range(9)]
-    + [-1.0, 1.0]
-    + [-0.9 + 0.09 * n for n in range(19)]
-    + [1.1 + 0.1 * n for n in range(11)]
-)
+X = [
+    -1.0,
+    1.0,
+    *(0.09 * n - 0.9 for n in range(19)),
+    *(0.1 * n - 2.0 for n in range(9)),
+    *(0.1 * n + 1.1 for n in range(11)),
+]
 AT_BOUND, OUTSIDE = 2, 20
 # What torch's own clamp lets through at its bound is measured here, not looked up.
 CUT = OUTSIDE + AT_BOUND * int(installed_era() == "torch>=2.14")
@@ -196,9 +197,7 @@ SECOND: dict[str, Callable[[Tensor], object]] = {
     "jacrev of jacrev": lambda x: jacrev(jacrev(_curved))(x.detach()),
     "hessian of torch.func": lambda x: hessian(_curved)(x.detach()),
     "grad of grad": lambda x: grad(lambda v: grad(_curved)(v).square().sum())(x.detach()),
-    "grad of grad under vmap": lambda x: vmap(lambda row: grad(lambda v: grad(_curved)(v).sum())(row))(
-        x.detach()[None]
-    ),
+    "grad of grad under vmap": lambda x: vmap(grad(lambda v: grad(_curved)(v).sum()))(x.detach()[None]),
 }
 
 
@@ -234,19 +233,10 @@ def test_everything_is_as_before_when_it_has_ended() -> None:
 BAD_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
     ({"model": "net"}, r"model must be a torch\.nn\.Module, got 'net'"),
     ({"detail": "all"}, "detail must be 'full' or 'counts', got 'all'"),
-    *(
-        ({"whatif": {"a": change}}, "whatif")
-        for change in ({"clomp": "inward"}, "torch>=3", {"clamp": "onward"}, 3, {})
-    ),
+    *(({"whatif": {"a": bad}}, "whatif") for bad in ({"clomp": "inward"}, "torch>=3", {"clamp": "onward"}, 3, {})),
     ({"whatif": {"": "open"}}, "whatif"),
-    *(
-        ({"sensitivity": n}, "sensitivity must be True, False, or n for every n-th backward")
-        for n in (0, -1, 1.5, "yes")
-    ),
-    *(
-        ({"ignore": bad}, "ignore must be a list of patterns, got .*Give parameters")
-        for bad in ("teacher.*", [3], [""])
-    ),
+    *(({"sensitivity": bad}, "sensitivity must be True, False, or n for every n") for bad in (0, -1, 1.5, "yes")),
+    *(({"ignore": bad}, "ignore must be a list of patterns, got .*Give") for bad in ("teacher.*", [3], [""])),
 ]
 
 

@@ -84,16 +84,8 @@ def _counts_by_hand(size: int, dtype: torch.dtype, is_full: bool) -> list[tuple[
     grad = values(size, dtype, 0)
     first, second, third = (torch.where(values(size, dtype, seed, zeros=0.6) != 0, grad * 2, 0) for seed in (1, 2, 3))
     moved, thinned = grad.flip(0), first.flip(0)
-    leavings: list[Leaving] = [
-        (first,),
-        (first, second),
-        (None, first),
-        (None,),
-        (grad,),
-        (moved,),
-        (thinned,),
-        (first, second, third),
-    ]
+    leavings: list[Leaving] = [(first,), (first, second), (None, first), (None,), (grad,), (moved,), (thinned,)]
+    leavings.append((first, second, third))
     return [(grad, leaving, count_each_element(grad, leaving, is_full)) for leaving in leavings]
 
 
@@ -356,11 +348,8 @@ def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
 
 
 def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags_of_rows_alone() -> None:
-    empty, table, leaf = (
-        Entries(is_detailed=True),
-        Entries(is_detailed=True),
-        Leaf(1, torch.nn.Parameter(torch.zeros(4)), Names(), 0),
-    )
+    empty, table = Entries(is_detailed=True), Entries(is_detailed=True)
+    leaf = Leaf(1, torch.nn.Parameter(torch.zeros(4)), Names(), 0)
     empty.add(torch.ones(0))
     leaf.add(torch.zeros(4))
     assert (empty.had_gradient, leaf.had_gradient, leaf.misses_many) == (False, False, False)
