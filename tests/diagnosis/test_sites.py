@@ -131,6 +131,25 @@ def test_every_way_to_get_a_gradient_is_counted_once(way: str, detail: str) -> N
     assert d.errors == []
 
 
+@folded
+@pytest.mark.parametrize("detail", ["full", "counts"])
+@pytest.mark.parametrize("way", ["plain", "checkpoint", "checkpoint with reentry", "compiled"])
+def test_every_way_shows_whether_a_clamp_is_a_guard(way: str, detail: str) -> None:
+    def run(f: Callable[[Tensor], Tensor]) -> str:
+        f = torch.compile(f, backend="aot_eager") if way == "compiled" else f
+        with diagnose(detail=detail) as d:
+            x = torch.tensor([-1.0, 0.0, 1e-9, 0.5, 2.0], requires_grad=True)
+            (checkpoint(f, x, use_reentrant="with" in way) if "checkpoint" in way else f(x)).square().sum().backward()
+        assert d.errors == []
+        (finding,) = (finding for finding in d.findings if finding.code == "cut")
+        return finding.next_step
+
+    assert run(lambda x: x.clamp(min=1e-12).log()).startswith("None, if it guards the op that follows")
+    advice = run(lambda x: torch.acos(x.clamp(-1 + 2e-3, 1 - 2e-3)))
+    assert "'inward'" in advice
+    assert "guards" not in advice
+
+
 @pytest.mark.parametrize("grad", [2.0, -0.5])
 def test_sides_are_counted_apart(grad: float) -> None:
     """Below, at, inside, above, for both signs of the gradient, and the magnitudes, written apart in plain Python."""

@@ -96,12 +96,14 @@ class Site(Facts):
         """Does it keep x away from a number at which the op that follows, such as sqrt, log or a division, is steep?
 
         Then a bound is very near this number, or such an op is known to follow, and what is cut is huge beside what passes, if anything
-        passes.
+        passes and sizes are known.
         """
         is_before_pole = self.is_before_pole and self.arrived > self.cut
         is_guard = self.has_guard_bound or is_before_pole or (self.is_before_exp and self.arrived > self.cut)
         if not (is_guard and self.cut and math.isfinite(self.magnitude)):
             return False
+        if not self.magnitude:  # detail="counts" measures no sizes
+            return True
         passed = self.arrived - self.cut
         mean_passed = (self.magnitude - self.cut_magnitude) / passed if passed else 0.0
         return self.cut_magnitude / self.cut > (_STEEP_AT_POLE if is_before_pole else _STEEP) * mean_passed
@@ -109,8 +111,8 @@ class Site(Facts):
     @property
     def is_calm_clip(self) -> bool:
         """Is it a hinge, a guard, a floor of the loss, or a clip beside its own input, that cuts no gradient which leads back inside?"""
-        is_clip = self.reuses_input or self.has_only_lower_bound or self.has_guards_alone
-        return (is_clip and not self.recoverable) or (self.is_floor_of_loss and self.recoverable == 0)
+        is_clip = self.has_only_lower_bound or self.has_guards_alone or self.is_floor_of_loss
+        return (self.reuses_input and not self.recoverable) or (is_clip and self.recoverable == 0)
 
     @property
     def is_guard(self) -> bool:

@@ -177,7 +177,10 @@ class Tally:
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
             if is_first:
                 self._note_first(node)
+        if saved is None and is_first and node is not None:
+            self._note_bounds(_numbers_of_bounds(node))
         if saved is not None and tells_sides:
+            self.has_regions = True
             self._note_bounds(saved.inputs[1:])
             if node is not None and self.op != SLICE_NODE and is_power_of_two(self.calls):
                 self._look_behind(node, saved, leaving, arriving)
@@ -211,7 +214,7 @@ class Tally:
         bounds = tuple(Tensor if isinstance(bound, Tensor) else bound for bound in bounds)
         if bounds == self._bounds:
             return
-        self._bounds, self.has_regions, self.has_tensor_bound = bounds, True, Tensor in bounds
+        self._bounds, self.has_tensor_bound = bounds, Tensor in bounds
         low = bounds[0] if bounds else None
         is_floor = isinstance(low, (int, float)) and 0 <= low <= _FLOOR
         self.note(
@@ -219,6 +222,7 @@ class Tally:
             has_no_upper_bound=isinstance(low, (int, float)) and all(bound is None for bound in bounds[1:]),
             has_guard_bound=any(map(_is_guard, bounds)),
             has_guards_alone=all(map(_is_guard, bounds)),
+            has_known_bounds=bool(bounds),
             stops_overflow=any(map(_is_huge, bounds)) and all(bound is None or _is_huge(bound) for bound in bounds),
         )
 
@@ -315,6 +319,15 @@ class Tally:
             parts.append(add_inside(dict(counts)))
         parts += [dict(rows.read()) for rows in self._rows.values()]
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
+
+
+def _numbers_of_bounds(node: GraphNode) -> tuple[object, ...]:
+    """The bounds of a clamp whose x nobody reads: a checkpoint hides it, or it is not counted in detail. Empty for other ops."""
+    try:
+        bounds = saved(node, "min", None), saved(node, "max", None)
+    except RuntimeError:  # a tensor that is hidden, too
+        return ()
+    return () if bounds == (None, None) else bounds
 
 
 def _is_guard(bound: object) -> bool:

@@ -58,10 +58,10 @@ def _share_of_others(site: Site) -> float:
 
 def advise_clamp(site: Site) -> str:
     """The next step at a clamp, by what was measured there."""
-    if site.recoverable is None and not site.steep_op:
-        return advice.override(
-            site, DEFAULT_RULE, "; nothing, if it guards the op that follows, such as sqrt, log or a division"
-        )
+    if site.recoverable is None and not (site.steep_op or site.guards_next_op):
+        guard = "; nothing, if it guards the op that follows, such as sqrt, log or a division"
+        is_known = site.has_known_bounds and not site.has_only_lower_bound  # else 0 may guard a root
+        return advice.override(site, DEFAULT_RULE, "" if is_known else guard)
     if site.recoverable == 0:
         return (
             "None, if the clip is meant: what is cut would only lead further outside, as with free bits, or in the clipped loss of a "
