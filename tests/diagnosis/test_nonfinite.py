@@ -207,11 +207,20 @@ def test_an_op_of_the_forward_is_not_called_its_backward(tmp_path: Path) -> None
     assert said.startswith("the forward of Std makes it from values that are finite")
 
 
-def test_the_first_steps_of_a_scaler_are_calm_behind_a_relu_too() -> None:
-    """The relu cuts some of what overflowed, and no step uses any of it."""
+@pytest.mark.parametrize("is_reentrant", [None, False, True])
+def test_the_first_steps_of_a_scaler_are_calm_behind_a_relu_too(is_reentrant: bool | None) -> None:
+    """The relu cuts some of what overflowed, and no step uses any of it. In a checkpoint, its Function did not make it."""
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
-    optimizer, scaler = torch.optim.SGD(net.parameters(), 1e-3), torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    head = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+
+    def scaled(x: Tensor) -> Tensor:
+        return head(x) * 20
+
+    def net(x: Tensor) -> Tensor:
+        x.requires_grad_()
+        return scaled(x) if is_reentrant is None else checkpoint(scaled, x, use_reentrant=is_reentrant)
+
+    optimizer, scaler = torch.optim.SGD(head.parameters(), 1e-3), torch.amp.GradScaler("cpu", init_scale=2.0**16)
     with diagnose() as d:
         for _ in range(12):
             x = torch.randn(24, 8)
@@ -299,6 +308,9 @@ _SOURCES = {
         "«functional.mse_loss(net(x) * 1e30, torch.zeros(16, 8))»",
         "1 of 1 entries of the result are not finite",
     ),
+    "the first layer": ("«net(x.sign() * 3.4e38)».square().sum()", "entries of the result are not finite, and"),
+    "a sum": ("«(net(x) * 8e18).square().sum()»", "1 of 1 entries of the result are not finite"),
+    "a factor in front of a sum": ("(«net(x).square() * 3e38»).sum()", "entries of the result are not finite"),
     "matrices": ("(«(net(x) * 1e30) @ (net(x).T * 1e30)»).mean()", "256 of 256 entries of the result are not finite"),
     **{
         f"the forward of a checkpoint, {name}": (
@@ -362,12 +374,30 @@ def test_a_product_in_the_only_backward_has_its_line(tmp_path: Path) -> None:
     assert only(d, "nonfinite").expression == expression
 
 
+_CHECKPOINTED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "plain": lambda f, x: f(x),
+    "compiled": lambda f, x: torch.compile(f, backend="aot_eager")(x),
+    "run again": lambda f, x: checkpoint(f, x, use_reentrant=False),
+    "reentrant": lambda f, x: checkpoint(f, x.requires_grad_(), use_reentrant=True),
+}
+
+
+@pytest.mark.parametrize("way", _CHECKPOINTED)
+def test_a_gradient_that_overflows_in_the_only_backward_has_its_line(way: str) -> None:
+    net, x = nn.Linear(4, 8), torch.ones(16, 4)
+    with diagnose() as d:
+        y = _CHECKPOINTED[way](lambda x: net(x).relu(), x)
+        ((y - y.detach()) * 3e38).sum().backward()
+    assert only(d, "nonfinite").expression == "net(x)"
+    assert "all that arrive are finite" in only(d, "nonfinite").evidence
+
+
 def test_a_product_whose_gradient_overflows_in_a_later_step_is_named_in_the_next_one() -> None:
     w, v = nn.Parameter(torch.ones(4, 4)), torch.full((4, 4), 1e30)
     with diagnose() as d:
-        for scale in (1.0, 1.0, 1e20, 1e20):
+        for scale in (1.0, 1.0, 1.0, 1.0, 1e20, 1e20):
             (torch.zeros(8, 4) @ w @ v * scale).sum().backward()
-    assert only(d, "nonfinite").evidence.startswith("born in backward 4: 32 of 32 entries that leave are not finite")
+    assert only(d, "nonfinite").evidence.startswith("born in backward 6: 32 of 32 entries that leave are not finite")
 
 
 def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ In `births` and `nonfinite` a tensor is *broken* if it holds nan or inf, and a *
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from ...listen import nodes
 from ...listen.nodes import GraphNode
-from ...torch_table.private import saved, saved_names
+from ...torch_table.private import input_metadata, saved, saved_names
 from .drops import MATRIX_PRODUCTS
 from .graph_shapes import op_of
 from .leaf import has_numbers
@@ -48,7 +50,7 @@ _KINDS: dict[_KindOfOp, str] = {
     "overflow": "Exp Exp2 Expm1 Sinh Cosh LinalgMatrixExp",
     "row": "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     "factor": "Mul Addcmul",
-    "product": " ".join((*_OF_MATRICES, "Prod", "Cumprod")),
+    "product": " ".join((*_OF_MATRICES, "Sum", "Prod", "Cumprod")),
 }
 KIND_OF: dict[str, Kind] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # By the name of a saved input: the position of its edge in `next_functions`, if it is not the first.
@@ -212,7 +214,7 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
     if op not in _INPUTS:
         return None
     function, *names = _INPUTS[op]
-    values: list[Tensor | float | None] = [saved_value(node, name) for name in names]
+    values: list[Tensor | float | None] = [_first(saved_value(node, name), _leaf_value(node, name)) for name in names]
     if op == "Pow" and values[1] is None:
         values[1] = _least_exponent(node)
     if any(value is None for value in values):
@@ -222,6 +224,35 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
         return result
     except RuntimeError:
         return None
+
+
+def _first(value: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return other if value is None else value
+
+
+def _leaf_value(node: GraphNode, name: str) -> Tensor | None:
+    """The input of this name, which the node need not save, if it is a leaf or the transpose of one."""
+    maker = edge_of(node, name)
+    is_transposed = maker is not None and op_of(maker) == "T"
+    leaf = maker.next_functions[0][0] if maker is not None and is_transposed else maker
+    value = getattr(leaf, "variable", None)
+    if not isinstance(value, Tensor) or not has_numbers(value):
+        return None
+    return value.detach().t() if is_transposed else value.detach()
+
+
+def repeater_of(op: str, node: GraphNode) -> Callable[[Tensor], Tensor] | None:
+    """A function from x to the result of an op that saves no x; None if the op is not known. It needs no saved value later."""
+    if op in ("Mul", "Div") and (other := saved(node, "other", None)) is not None:
+        return partial(torch.mul if op == "Mul" else torch.div, other=other)
+    if op == "ToCopy":
+        return methodcaller("to", input_metadata(node)[0].dtype)
+    if op in ("Clone", "View", "UnsafeView", "Unsqueeze", "Squeeze"):
+        return methodcaller("reshape", tuple(input_metadata(node)[0].shape))
+    if op == "Sum":
+        dims = [dim - 2**64 if dim >= 2**63 else dim for dim in saved(node, "dim", ())]
+        return partial(torch.sum, dim=dims, keepdim=saved(node, "keepdim", False))
+    return None
 
 
 # --- the values of x ------------------------------------------------------------------------------------------------

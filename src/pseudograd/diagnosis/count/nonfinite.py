@@ -6,6 +6,7 @@ This module is imported when a gradient or a loss is broken for the first time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -33,6 +34,7 @@ from .births import (
     kind_of,
     position_of,
     recompute,
+    repeater_of,
     saved_inputs,
     saved_results,
 )
@@ -77,6 +79,19 @@ class _BrokenInput(NamedTuple):
     words: str = ""  # a clause about its values
 
 
+@dataclass
+class _Reader:
+    """An op that reads a value of which nobody knows yet whether it is broken.
+
+    result: its broken result; None if nobody has it: then `repeat`, if known, makes it again. unknown: the number of such values.
+    """
+
+    node: GraphNode
+    result: Tensor | None
+    repeat: Callable[[Tensor], Tensor] | None
+    unknown: int
+
+
 class _Search:
     """The search of one backward for the op that made the first broken value."""
 
@@ -87,14 +102,17 @@ class _Search:
         self.hidden_births: list[object] = []
         # The nodes whose result may be broken, each with this result; None if nobody has it.
         self.frontier: dict[GraphNode, Tensor | None] = {}
+        self.readers: dict[GraphNode, _Reader] = {}  # of the results of these nodes
         self.is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
+        self.had_birth = False  # did an op make a broken gradient of finite ones in this backward?
         self.inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
         # The births that this backward may have, the most certain first. recomputed: the first call inside the backward with a broken
         # result, as a checkpoint makes it. candidate: the last op of the forward with a broken result and an unknown input. fallback: the
-        # first op of the backward with a broken gradient, if the loss is broken too.
+        # first op of the backward with a broken gradient, if the loss is broken too. last: the op that made the broken loss.
         self.recomputed: Birth | None = None
         self.candidate: Birth | None = None
         self.fallback: Birth | None = None
+        self.last: Birth | None = None
 
 
 class Nonfinite:
@@ -142,7 +160,10 @@ class Nonfinite:
             return
         for node, root in zip(starts, roots, strict=True):
             if node is not None and search.is_loss_broken:
-                search.frontier[node] = root if isinstance(root, Tensor) and is_broken(root) else None
+                search.frontier[node] = result = root.detach() if isinstance(root, Tensor) and is_broken(root) else None
+                if result is not None and search.last is None:
+                    search.last = self._make_birth(node, "unseen", ~result.isfinite(), result.dtype, "", "")
+                    search.last.is_forward = True
         for node in all_nodes:
             if nodes.name_of(node) != nodes.LEAF:
                 node.register_hook(self._look_at_node)
@@ -198,7 +219,10 @@ class Nonfinite:
             return
         search = self._search
         is_explained, search.inner_had_birth = search.inner_had_birth, False
-        if tally in self.births or (is_explained and tally is not None and tally.function is not None):
+        if is_explained and tally is not None and tally.function is not None:
+            return
+        search.had_birth = True
+        if tally in self.births:
             return
         birth = self._judge(node, broken, arriving, leaving)
         if search.is_loss_broken:
@@ -231,7 +255,7 @@ class Nonfinite:
 
     def end_inner(self) -> None:
         """A backward inside an autograd.Function, as of a checkpoint, has ended. If it had a birth, the Function is not the birth."""
-        self._search.inner_had_birth = any(birth.backward == self._recorder.backwards for birth in self.births.values())
+        self._search.inner_had_birth = self._search.had_birth or bool(self._leaves.broken)
 
     def end(self) -> None:
         """A backward has ended."""
@@ -239,7 +263,9 @@ class Nonfinite:
         self._leaves.broken.clear()
         search, backward = self._search, self._recorder.backwards
         if not self.births or search.hidden_births:
-            self._add(search.recomputed or search.candidate or (None if search.hidden_births else search.fallback))
+            last = search.last if hit else None  # an infinite loss alone may be meant
+            uncertain = None if search.hidden_births else search.fallback or last
+            self._add(search.recomputed or search.candidate or uncertain)
         self._search = _Search([], False)
         if not hit:
             return
@@ -402,6 +428,7 @@ class Nonfinite:
         """
         results = saved_results(node)
         if results and not any(map(is_broken, results)):
+            self._note_finite(node, results[-1])
             return
         inputs = saved_inputs(node)
         broken = {name: value for name, value in inputs.items() if is_broken(value)}
@@ -411,8 +438,8 @@ class Nonfinite:
             return
         # What the node has saved is finite. Inputs that it does not save are unknown: they may be broken.
         known = {position_of(node, name) for name in inputs}
-        edges = enumerate(node.next_functions)
-        unknown = [other for position, (other, _) in edges if other is not None and position not in known]
+        others = [other for position, (other, _) in enumerate(node.next_functions) if position not in known]
+        unknown = [other for other in others if other is not None]
         op = op_of(node)
         y = recompute(op, node)
         if y is None and results:
@@ -433,11 +460,35 @@ class Nonfinite:
                 # This op came before the candidate, and its result was nan already.
                 self._search.candidate = self._birth_of_unknown_inputs(node, result)
         if y is not None:
-            self._add(self._birth_in_forward(node, y))
+            birth = self._birth_in_forward(node, y)
+            self._add(birth)
+            if birth is None:
+                self._note_finite(node, y)
             return
         frontier = self._search.frontier
+        makers = [other for other in unknown if nodes.name_of(other) != nodes.LEAF]
         for other in unknown:
             frontier[other] = result if op in _KEEPING_NAN else frontier.get(other)
+        repeat = repeater_of(op, node)
+        if repeat is not None or None not in others:  # else it reads a value of no node, which may be broken
+            reader = _Reader(node, result, repeat, len(makers))
+            self._search.readers |= dict.fromkeys(makers, reader)
+
+    def _note_finite(self, node: GraphNode, y: Tensor) -> None:
+        """The result y of a node is finite: note the first op on its way to the loss that makes a broken result of finite values."""
+        reader = self._search.readers.pop(node, None)
+        if reader is None:
+            return
+        reader.unknown -= 1
+        result = reader.result
+        if result is None and reader.repeat is not None:
+            result = reader.repeat(y)
+        if result is None or reader.unknown:
+            return
+        birth = self._birth_in_forward(reader.node, result)
+        self._add(birth)
+        if birth is None:
+            self._note_finite(reader.node, result)
 
     def _birth_in_forward(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y; None if y is finite."""

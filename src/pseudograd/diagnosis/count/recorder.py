@@ -54,14 +54,18 @@ if TYPE_CHECKING:
 
 # Nodes that hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
 _HAND_ON = (
-    "View UnsafeView Reshape T Transpose Permute Expand Add Addmm Mm Bmm Convolution Alias Unsqueeze Squeeze Sum Mean Clone Cat Stack "
-    "Split UnsafeSplit Select Slice Unbind Detach Embedding"
+    "View UnsafeView Reshape T Transpose Permute Add Alias Unsqueeze Squeeze Mean Clone Cat Stack Split UnsafeSplit Select Slice Unbind "
+    "Detach"
 )
-_PASSING = frozenset(f"{name}Backward{number}" for name in _HAND_ON.split() for number in range(4))
-# A product of the first step may exceed the range of its dtype, and no later step shows its line: its node is noted there.
-_PASSING_AT_FIRST = frozenset(name for name in _PASSING if name[:2] != "Mm" and name[:3] != "Bmm")
+# A sum or a product may exceed the range of its dtype. In the first steps, which no later step may tell of, its nodes are looked at.
+_ADD_UP = "Addmm Mm Bmm Convolution Embedding Expand Sum"
+_PASSING_AT_FIRST, _ADDING_UP = (
+    frozenset(f"{name}Backward{number}" for name in names.split() for number in range(4))
+    for names in (_HAND_ON, _ADD_UP)
+)
+_PASSING = _PASSING_AT_FIRST | _ADDING_UP
 _MOST_WAITING = 60  # calls of nodes that are counted together
-LAST_NEW_SUSPECT = 4  # the last backward in which a parameter can become a suspect
+LAST_NEW_SUSPECT = 4  # the last backward in which a parameter can become a suspect, and nodes that add up are looked at
 _LINEAR = torch.nn.functional.linear
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()
@@ -100,6 +104,7 @@ class Recorder(Subscriber):
         self.backwards = 0
         self.tallies: dict[tuple[str, Location], Tally] = {}
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
+        self._location = f"{self.key}: location"  # of a node that adds up, without a tally
         self._again = f"{self.key}: again"  # a backward began at this node
         self._uses = f"{self.key}: uses"  # of a cast
         self._module_hook = f"{self.key}: hook"  # the tally of the backward hooks of a module
@@ -195,7 +200,11 @@ class Recorder(Subscriber):
             return
         if self.key in metadata or (name in self.skipped_ops and not self.attaches_all):
             return
-        tally = self._tally(name, self.locations.here() if location is None else location)
+        location = self.locations.here() if location is None else location
+        if name in _ADDING_UP and not self.attaches_all:
+            metadata[self._location] = location
+            return
+        tally = self._tally(name, location)
         tally.note_node(node, self._local.thread.function)
         if self.partial_suspects and location is not NOWHERE:
             self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
@@ -262,7 +271,8 @@ class Recorder(Subscriber):
     def tally_of(self, node: GraphNode) -> Tally | None:
         """The counts of the call that made a node."""
         tally: Tally | None = node.metadata.get(self.key)
-        return tally
+        location = node.metadata.get(self._location) if tally is None else None
+        return tally if location is None else self._tally(nodes.name_of(node), location)
 
     def _flush(self) -> None:
         """Count the calls that wait."""
@@ -305,6 +315,14 @@ class Recorder(Subscriber):
             node = current_node()
             if node is not None:
                 self._note_surroundings(tally, node)
+
+    @quiet("the gradients at a node")
+    def _look_at_sum(self, leaving: Gradients, arriving: Gradients) -> None:
+        """A sum or product ran in one of the first backward passes."""
+        node = current_node()
+        on_cpu = all(grad is None or grad.is_cpu for grad in leaving)
+        if node is not None and on_cpu and not _are_finite(leaving):
+            self._find_nonfinite().look(self.tally_of(node), node, leaving, arriving)
 
     def _note_surroundings(self, tally: Tally, node: GraphNode) -> None:
         """Note what the graph around the first node of an op shows."""
@@ -542,12 +560,15 @@ class Recorder(Subscriber):
         if self.line_losses is not None and starts[0] is not None:
             self.line_losses.leaves |= behind.get(starts[0], 0)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial_suspects, self.arrivals.expect
-        key, upstream_key, passing = self.key, self.leaves.key, set() if suspects else self._passing_classes
+        looks = self.is_full and self.backwards <= LAST_NEW_SUSPECT
+        key, upstream_key, passing = self.key, self.leaves.key, set() if suspects or looks else self._passing_classes
         for node, upstream in behind.items():
             kind = type(node)
             if kind in passing:
                 continue
             name = name_of(node)
+            if looks and name in _ADDING_UP:
+                node.register_hook(self._look_at_sum)
             if name == nodes.LEAF:
                 leaf = self.leaves.single(upstream)
                 if leaf is not None and not (may_read_later and expect(leaf, node)):
@@ -640,8 +661,8 @@ class Recorder(Subscriber):
             if self.whatif is not None:
                 self.whatif.end(result is not None)
             self._end_step(roots)
-        elif self.nonfinite is not None:
-            self.nonfinite.end_inner()
+        elif self.nonfinite is not None or self.leaves.broken:
+            self._find_nonfinite().end_inner()
 
     @harmless("the nodes of a second derivative")
     def _find_second_nodes(self, before: int) -> None:
@@ -686,7 +707,8 @@ class Recorder(Subscriber):
                 self.zeros.drops.end()
             self.partial_suspects = self.leaves.partial() if is_last else 0
             has_unplaced = self.nonfinite is not None and self.nonfinite.has_unplaced
-            self.skipped_ops = _PASSING
+            if not self.is_full or self.backwards >= LAST_NEW_SUSPECT:
+                self.skipped_ops = _PASSING
             self.attaches_all = bool(self.suspects or self.partial_suspects) or has_unplaced
         if self.after_backward is not None:
             self.after_backward(self.backwards, self.loss)

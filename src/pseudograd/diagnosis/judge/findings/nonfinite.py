@@ -13,6 +13,7 @@ import torch
 
 from ....listen.frames import NOWHERE
 from ....wording import counted, shortened
+from ...count.drops import MATRIX_PRODUCTS
 from ...count.leaf import MOST_IN_WARM_UP, Leaf
 from ...records import Finding
 from ...sites import expression_at
@@ -123,7 +124,9 @@ def _order(birth: Birth) -> tuple[int, int]:
 def _finding(evidence: Evidence, birth: Birth, nonfinite: Nonfinite) -> Finding:
     optimiser = _find_optimiser(evidence, birth)
     location = NOWHERE if birth.tally is None else birth.tally.location
-    explained = _explain(birth), _advise(birth, expression_at(location))
+    weights = (leaf.tensor() for leaf in evidence.leaves.unpack(birth.upstream))
+    are_half = any(weight is not None and weight.dtype is torch.float16 for weight in weights)
+    explained = _explain(birth), _advise(birth, expression_at(location), are_half)
     if optimiser is not None:
         location, explained = optimiser.location, _explain_eps(optimiser, birth.dtype)
     return KIND.call_finding(
@@ -227,7 +230,7 @@ def _explain(birth: Birth) -> str:
 # --- the next step ----------------------------------------------------------------------------------------------------
 
 
-def _advise(birth: Birth, expression: str) -> str:
+def _advise(birth: Birth, expression: str, are_weights_half: bool) -> str:
     plain = {
         "half": "torch.amp.GradScaler lowers its scale until this fits; or take torch.bfloat16, which has the range of float32.",
         "log of softmax": "torch.log_softmax(logits, dim)  # in place of the softmax and this log: it computes both without a 0",
@@ -242,8 +245,12 @@ def _advise(birth: Birth, expression: str) -> str:
             ("other", "broken input", "unseen"), "Print the values that enter here, their smallest and largest."
         ),
     }.get(birth.kind)
+    if birth.kind == "half" and are_weights_half:  # a GradScaler refuses their gradients
+        return f"Keep the weights in float32, and compute under torch.autocast. There {plain}"
     if plain is not None:
         return _TO_OPS.get(birth.op, plain)
+    if birth.kind == "half result" and birth.op in MATRIX_PRODUCTS:
+        return "Take torch.bfloat16, which has the range of float32; or scale what enters, as a normalisation in front of it does."
     mend = _mend(birth)
     pasted = _rewrite(expression, birth, mend)
     if birth.kind in _CLAUSES:
