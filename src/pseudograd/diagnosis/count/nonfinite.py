@@ -162,7 +162,7 @@ class Nonfinite:
             if node is not None and search.is_loss_broken:
                 search.frontier[node] = result = root.detach() if isinstance(root, Tensor) and is_broken(root) else None
                 if result is not None and search.last is None:
-                    search.last = self._make_birth(node, "unseen", ~result.isfinite(), result.dtype, "", "")
+                    search.last = self._new_birth(node, "unseen", ~result.isfinite(), result.dtype, "", "")
                     search.last.is_forward = True
         for node in all_nodes:
             if nodes.name_of(node) != nodes.LEAF:
