@@ -1,7 +1,7 @@
 """The tasks of `pseudograd compare`, one file each, and the report about them.
 
 A task gets a `Variant`, calls its clamp, and returns an `Outcome`; it knows nothing of rules. To add a task, write a file that makes a
-`Task`, with its sentences and its figure. `ORDER` in the file has the position of each of its tasks; tasks below 100 are in a first run.
+`Task`, with its sentences and its figure. `ORDER` in the file gives each of its tasks a position. A first run has the tasks below 100.
 """
 
 from collections.abc import Iterable
@@ -14,10 +14,11 @@ from .base import Gallery, Outcome, Task, Variant, World, Worlds
 
 _FILES = [vars(import_module(f"{__name__}.{file.name}")) for file in iter_modules(__path__) if not file.ispkg]
 _ALL = {value.name: value for file in _FILES for value in file.values() if isinstance(value, Task)}
-_ORDER: dict[str, int] = {name: place for file in _FILES for name, place in file.get("ORDER", {}).items()}
+_ORDER: dict[str, int] = {name: position for file in _FILES for name, position in file.get("ORDER", {}).items()}
 TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (_ORDER.get(item[0], 1000), item[0])))
-# Those of a first run, which takes half a minute.
-DEFAULT_TASKS = tuple(name for name in TASKS if _ORDER.get(name, 1000) < 100)
+DEFAULT_TASKS = tuple(
+    name for name in TASKS if _ORDER.get(name, 1000) < 100
+)  # of a first run, which takes half a minute
 
 __all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Outcome", "Task", "Variant", "World", "Worlds", "find_tasks"]
 

@@ -41,7 +41,7 @@ def classifiers() -> data.Networks:
 
 @torch.no_grad()
 def right(pictures: Tensor) -> Tensor:
-    """(seeds,): the share of the test digits, shown as `pictures`, that each classifier gets right."""
+    """(seeds,): the share of the test digits that each classifier gets right. pictures: the digits, perhaps attacked."""
     return data.accuracy(data.logits(pictures, classifiers()), data.digits().test_labels)
 
 
@@ -81,7 +81,7 @@ def _context(settings: Settings) -> dict[str, object]:
         "clean": float(right(data.expand_seeds(len(SEEDS), test)).mean()),
         "black": float((test == 0).float().mean()),
         "white": float((test == 1).float().mean()),
-        "test": sentences.test_of(f"{len(SEEDS)} classifiers"),
+        "test": sentences.test_sentence(f"{len(SEEDS)} classifiers"),
     }
 
 

@@ -1,4 +1,4 @@
-"""The record of a task: its worlds, the numbers that are measured there, and the sentences of a report about them."""
+"""The record of a task: its worlds, the numbers that it measures there, and the sentences of a report about them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ def eras_in(rows: World) -> list[str]:
 
 @dataclass(frozen=True)
 class Score:
-    """The number of a task that the report compares over seeds. key: its name in an Outcome. text: words with {} for the number, such as
-    "{} of the problems solved". places: the format of the number. tie: differences up to this size, in one seed, count as none.
+    """The number of a task that the report compares over seeds.
+
+    key: its name in an Outcome. text: words with {} for the number, such as "{} of the problems solved". places: the format of the number.
+    tie: in one seed, a difference up to this size counts as none.
     """
 
     key: str
@@ -52,8 +54,9 @@ class Score:
         return difference(first.seeds, second.seeds, better=self.better, tie=self.tie)
 
     def family(self, rows: World, with_best: bool = False) -> Family:
-        """The comparisons of one world, corrected together: each variant with our default, and the eras with each other. The installed
-        torch.clamp is left out, because it is one of the eras.
+        """The comparisons of one world, corrected together: each variant with our default, and the eras with each other.
+
+        The installed torch.clamp is left out, because it is one of the eras.
         """
         names = [name for name in rows if name != INSTALLED]
         planned = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
@@ -62,14 +65,14 @@ class Score:
         return make_family(seeds, {self.key: self.better}, planned, tie=self.tie, with_best=with_best)
 
     def against_ours(self, rows: World) -> dict[str, Difference]:
-        """Each variant less our default, the best first."""
+        """The difference of each variant and our default, the best variant first."""
         family = self.family(rows)
         names = [name for name in rows if name not in (OURS, INSTALLED)]
         names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
         return {name: family.difference(self.key, name, OURS) for name in names}
 
     def eras(self, rows: World) -> list[Difference]:
-        """Every older edge less every newer one."""
+        """The difference of each older era and each newer one."""
         family = self.family(rows)
         return [family.difference(self.key, *pair) for pair in combinations(eras_in(rows), 2)]
 
@@ -98,8 +101,9 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Gallery:
-    """One figure for each world, with a panel for each variant. title: a text with {world}. first: by title, functions of the world that
-    give pictures to show before those of the variants.
+    """One figure for each world, with a panel for each variant. title: a text with {world}.
+
+    first: pictures to show before those of the variants. By the title of each, a function that makes it from the name of the world.
     """
 
     kind: str
@@ -113,12 +117,12 @@ class Gallery:
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The sentences of a report about one problem. Its outcomes fill them.
+    """The sentences of a report about one problem, which its outcomes fill.
 
     columns: a description of each number. headline: the number for a summary, with a short heading. setting: the opening sentences, with
-    {names} of the context. score: set if a headline can be better or worse; the report compares it in each world.
-    after(worlds, context): further sentences. finding(rows): the sentences above the report, if it opens with the pictures of this subject;
-    the last of the `first` pictures is then the target.
+    {names} of the context. has_leaves: is x a leaf, so that a variant can clip it after a step? score: set if the headline can be better
+    or worse; the report compares it in each world. after(worlds, context) -> further sentences.
+    finding(rows) -> the sentences at the top of the report, if its pictures open it; the last of the `first` pictures is then the target.
     """
 
     name: str
@@ -139,8 +143,10 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Subject):
-    """A subject that can be run. worlds(settings): the names of its worlds. run(world, variant, settings): measures a variant in a world.
-    If there are several seeds or drawn problems, it measures all and gives `Outcome.seeds`. context(settings): numbers for `setting`.
+    """A subject that can be run. worlds(settings) -> the names of its worlds. context(settings) -> the numbers for `setting`.
+
+    run(world, variant, settings) -> the outcome of a variant in a world. A task with several seeds or drawn problems measures all of them,
+    and gives `Outcome.seeds`.
     """
 
     worlds: Callable[[Settings], Sequence[str]]
@@ -175,10 +181,9 @@ def descend(
 
 @dataclass(frozen=True)
 class ElementByElement:
-    """Calls the loss with each element alone, of shape (1,), by torch.vmap.
+    """A loss that is called with each element alone, of shape (1,), by torch.vmap. Called with all elements, it returns a sum or a mean.
 
-    For all elements together the loss returns a sum or a mean. With a mean, each gradient would shrink with the number of elements; a loss
-    that couples elements would be another problem.
+    With a mean, each gradient would shrink with the number of elements. A loss that couples elements would be another problem.
     """
 
     loss: Loss

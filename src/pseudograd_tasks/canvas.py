@@ -25,7 +25,7 @@ _SETTING = (
 
 @cache
 def _make_blur_matrix(size: int) -> Tensor:
-    """A matrix of shape (size, size). A product with it blurs along one axis, and reflects at the ends.
+    """A matrix of shape (size, size): a product with it blurs along one axis, and reflects at the ends.
 
     Two such products are faster than convolutions here.
     """

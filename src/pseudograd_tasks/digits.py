@@ -34,7 +34,7 @@ def digits() -> Digits:
 
 
 class Networks(NamedTuple):
-    """A network for each seed: by layer weights (seeds, out, in) and biases (seeds, 1, out); indices of images (steps, seeds, 128)."""
+    """A network for each seed. By layer: weights (seeds, out, in) and biases (seeds, 1, out). batches: indices (steps, seeds, 128)."""
 
     weights: list[Tensor]
     biases: list[Tensor]
@@ -46,7 +46,7 @@ class Networks(NamedTuple):
 
 
 def draw_networks(seeds: Sequence[int], sizes: Sequence[int], steps: int) -> Networks:
-    """A network with layers of these sizes for each seed, drawn from that seed alone. Weights are uniform of variance 1 / in, biases 0."""
+    """For each seed a network with layers of these sizes, drawn from it alone. Weights are uniform with variance 1 / in, biases are 0."""
     layers = list(pairwise(sizes))
     weights: list[list[Tensor]] = [[] for _ in layers]
     batches = []
@@ -60,7 +60,7 @@ def draw_networks(seeds: Sequence[int], sizes: Sequence[int], steps: int) -> Net
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """(seeds, n, out): for each seed its layer, applied to its own part of x (seeds, n, in)."""
+    """(seeds, n, out): the layer of each seed, applied to the part of this seed in x (seeds, n, in)."""
     return torch.baddbmm(bias, x, weight.mT)
 
 
@@ -86,8 +86,8 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def train(networks: Networks, rate: float, loss: Callable[[Tensor], Tensor], falls: bool = False) -> Iterator[int]:
-    """Train by Adam on loss(indices of a batch). Yields the number of each step before its update. falls: the rate ends at 0."""
-    # At these sizes a step of Adam that is not fused takes a third of the training.
+    """Train by Adam on loss(indices of a batch). Yields the number of each step before its update. falls: does the rate fall to 0?"""
+    # Without `fused`, the steps of Adam would take a third of the time of a training of this size.
     optimizer = torch.optim.Adam([p.requires_grad_() for p in networks.parameters], rate, fused=True)
     for step, batch in enumerate(networks.batches):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / len(networks.batches)) if falls else rate

@@ -19,7 +19,7 @@ OnStep = Callable[[str, str, str, int, int], object]
 
 @dataclass(frozen=True)
 class Problem:
-    """One world of a task, as an Experiment. Another process makes the Problem from the name of the task."""
+    """One world of a task, as an `Experiment` of `comparison.runs`. It is sent to another process by the name of the task."""
 
     task: Task
     world: str

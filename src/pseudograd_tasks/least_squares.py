@@ -57,7 +57,7 @@ class Problems:
 
 
 def matrix(random: np.random.Generator, condition: float) -> Array:
-    """(60, 40): a matrix with largest singular value 1: plain descent is stable up to rate 2. condition: that of its Gram matrix."""
+    """(60, 40): a matrix whose largest singular value is 1, so descent is stable up to rate 2. condition: that of its Gram matrix."""
     import numpy as np
 
     left, _ = np.linalg.qr(random.normal(size=(ROWS, COLUMNS)))
@@ -95,7 +95,7 @@ def start() -> Tensor:
 
 
 def arrivals(gap: Tensor) -> Tensor:
-    """(..., problems): the first step with a small gap, counted from 1, or else the number of steps. gap: (steps, ..., problems)."""
+    """(..., problems): the first step with a small gap, counted from 1; without one, the number of steps. gap: (steps, ..., problems)."""
     near = gap < NEAR
     return torch.where(near.any(0), near.double().argmax(0) + 1, len(gap))
 
@@ -120,7 +120,7 @@ def _context(settings: Settings) -> dict[str, object]:
         "conditions": listed([str(condition) for condition in CONDITIONS]),
         "active": float(((best < 1e-9) | (best > 1 - 1e-9)).double().mean()),
         "outside": float(((first < 0) | (first > 1)).double().mean()),
-        "test": sentences.test_of(f"{EACH} draws"),
+        "test": sentences.test_sentence(f"{EACH} draws"),
     }
 
 

@@ -121,7 +121,7 @@ def _context(quantiser: Quantiser, settings: Settings) -> dict[str, object]:
     return {
         **{"sizes": "-".join(map(str, SIZES)), "steps": STEPS, "rate": RATE, "largest": LARGEST},
         **{"full": unquantised(), "silent": _bound_share(quantiser)},
-        "test": sentences.test_of(f"{len(SEEDS)} seeds"),
+        "test": sentences.test_sentence(f"{len(SEEDS)} seeds"),
     }
 
 

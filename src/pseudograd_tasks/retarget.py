@@ -1,4 +1,4 @@
-"""`retarget`: Fourier coefficients of a photo are trained to become a picture with values outside of [0, 1], and then the photo again.
+"""`retarget`: train the Fourier coefficients of a photo towards a picture with values outside of [0, 1], and then back to the photo.
 
 The pixels are no leaves, so no variant can project them. In the world with the sRGB curve, the coefficients hold linear light, and the
 curve comes after the clamp.
@@ -19,7 +19,7 @@ from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 ORDER = {"retarget": 10, "retarget_srgb": 100}
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
-CLEAR, IN_PART = 30, 15  # the least dB of a photo that came back, and of one that came back in part
+CLEAR, IN_PART = 30, 15  # dB: from the first on the photo came back, from the second on it came back in part
 PLAIN, SRGB = "plain", "sRGB curve"
 _SETTING = (
     "A photo stored as scaled Fourier coefficients, so that no pixel can be clipped after a step. "
@@ -31,7 +31,7 @@ _BEHIND_THE_CURVE = " The coefficients hold linear light; the sRGB curve follows
 
 @cache
 def _scale() -> Tensor:
-    """(96, 73): amplitudes that fall with frequency as those of photos do, mean 1."""
+    """(96, 73): amplitudes with mean 1 that fall with the frequency, as those of photos do."""
     rows, columns = torch.fft.fftfreq(HEIGHT)[:, None], torch.fft.rfftfreq(WIDTH)[None]
     frequency = (rows**2 + columns**2).sqrt()
     lowest = 1 / max(HEIGHT, WIDTH)
@@ -47,10 +47,10 @@ def _to_spectrum(picture: Tensor) -> Tensor:
     return torch.view_as_real(torch.fft.rfft2(picture, norm="ortho") / _scale()).contiguous()
 
 
-def _srgb(y: Tensor, guarded: bool) -> Tensor:
-    """The sRGB curve. Its power has no gradient below 0. If it is not guarded, one negative value makes all gradients NaN."""
+def _srgb(y: Tensor, is_guarded: bool) -> Tensor:
+    """The sRGB curve. Its power has no gradient below 0: without the guard, one negative value makes all gradients NaN."""
     knee = 0.0031308
-    base = torch.where(y > knee, y, knee) if guarded else y
+    base = torch.where(y > knee, y, knee) if is_guarded else y
     return torch.where(y <= knee, 12.92 * y, 1.055 * base.pow(1 / 2.4) - 0.055)
 
 
@@ -71,18 +71,18 @@ def start(world: str) -> Tensor:
 def display(world: str, picture: Tensor) -> Tensor:
     """The picture as a screen shows it. NaN stays NaN."""
     cut = displayed(picture)
-    return cut if world == PLAIN else torch.where(cut.isnan(), cut, _srgb(cut, guarded=True))
+    return cut if world == PLAIN else torch.where(cut.isnan(), cut, _srgb(cut, is_guarded=True))
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     target = photo("china")
     spectrum = _to_spectrum(start(world)).requires_grad_()
     optimizer = torch.optim.Adam([spectrum], RATE)
-    guarded = variant.name != NO_CLAMP
+    is_guarded = variant.name != NO_CLAMP
 
     def show(x: Tensor) -> Tensor:
         y = variant.clamp(x, 0.0, 1.0)
-        return y if world == PLAIN else _srgb(y, guarded)
+        return y if world == PLAIN else _srgb(y, is_guarded)
 
     largest = 0.0
     for step in range(AWAY_STEPS + BACK_STEPS):
@@ -107,9 +107,9 @@ def _finding(rows: World) -> str:
     of_eras = {era: values[era] for era in eras() if era in values}
     if sentences.are_alike(*of_eras.values()):
         first = next(iter(of_eras.values()))
-        theirs = f"With torch.clamp the photo {_came(first)} ({first:.0f} dB), whichever torch is installed"
+        theirs = f"With torch.clamp the photo {_describe_return(first)} ({first:.0f} dB), whichever torch is installed"
     else:
-        each = [f"{_came(value)} {sentences.where(era)} ({value:.0f} dB)" for era, value in of_eras.items()]
+        each = [f"{_describe_return(value)} {sentences.where(era)} ({value:.0f} dB)" for era, value in of_eras.items()]
         theirs = f"With torch.clamp the photo {listed(each)}"
     ours = values[OURS]
     best = sentences.best(values)
@@ -120,12 +120,13 @@ def _finding(rows: World) -> str:
         "The optimiser Adam changed a photo into a picture of a flower, which has more contrast than a screen can show. "
         "Then Adam changed the picture back into the photo. The likeness of result and photo is in dB (peak signal-to-noise ratio): "
         "the higher, the more alike. "
-        f"{theirs}. With {OURS} the photo {_came(ours)} ({ours:.0f} dB). "
+        f"{theirs}. With {OURS} the photo {_describe_return(ours)} ({ours:.0f} dB). "
         f"These runs differ only in the backward rule of the clamp.{also}"
     )
 
 
-def _came(psnr: float) -> str:
+def _describe_return(psnr: float) -> str:
+    """What the photo did, by its dB."""
     return "came back" if psnr >= CLEAR else "came back in part" if psnr >= IN_PART else "did not come back"
 
 

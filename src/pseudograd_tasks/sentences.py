@@ -1,4 +1,4 @@
-"""Sentences of a report that several tasks share, and sentences about a whole run. They are chosen by the measured numbers."""
+"""Sentences of a report that several tasks share, and sentences about a whole run. The measured numbers choose them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pseudograd.wording import listed
 
 from .base import OURS, Score, Subject, World, eras_in
 
-APART = 0.5  # the difference in dB from which an eye can tell two pictures apart
-# The end of a report: when a reader needs none of our rules.
+APART = 0.5  # dB: an eye cannot tell two pictures apart that differ by so much or less
+# The end of a report says when a reader needs none of our rules.
 CLOSING = (
     "If what you clamp is the parameter itself, clip it after each step, as project does: that needs no pseudo-gradient.",
     "If the loss is defined outside the range too, leave the clamp out while you train.",
@@ -48,13 +48,13 @@ def picture_sentences(rows: World) -> Iterator[str]:
         era, ours = max(of_eras.values()), values[OURS]
         gain = f", {ours - era:.1f} dB above" if ours > era else " and does not beat"
         yield f"{OURS} ends at {ours:.1f} dB{gain} the better of the two eras of torch.clamp ({era:.1f} dB)."
-        yield beaten(values)
+        yield better_sentence(values)
     broken = [name for name, value in values.items() if not math.isfinite(value)]
     if broken:
         yield f"not a number at the end: {listed(broken)}."
 
 
-def beaten(values: Mapping[str, float]) -> str:
+def better_sentence(values: Mapping[str, float]) -> str:
     """A sentence with every variant that is better than our default by more than rounding."""
     better = {name: value for name, value in values.items() if value > values[OURS] + 0.05 and name != OURS}
     if not better:
@@ -64,7 +64,7 @@ def beaten(values: Mapping[str, float]) -> str:
 
 
 def are_alike(*values: float) -> bool:
-    """Can an eye not tell these pictures apart? values: their dB. Pictures that are all NaN are alike, too."""
+    """Do these pictures look alike? values: their dB. Pictures that are all NaN are alike, too."""
     return all(abs(first - second) <= APART for first, second in combinations(values, 2)) or all(
         map(math.isnan, values)
     )
@@ -76,7 +76,7 @@ def best(values: Mapping[str, float]) -> str:
 
 
 def score_sentences(rows: World, score: Score) -> Iterator[str]:
-    """Sentences about a score over seeds: the eras, our default, the variants that are better than it, and those not told apart from it."""
+    """Sentences about a score over seeds: the eras, our default, the variants that are better than it or not told apart from it."""
     first, *others = names = eras_in(rows)
     texts = [score.sentence(rows[first]), *(score.number(rows[era]) for era in others)]
     gaps = score.eras(rows)
@@ -104,16 +104,16 @@ def score_sentences(rows: World, score: Score) -> Iterator[str]:
 PICTURES = Score("psnr", "{} dB", ".1f")
 
 
-def test_of(seeds: str) -> str:
-    """The last sentence of the setting of a task with seeds: the test by which variants are compared."""
+def test_sentence(seeds: str) -> str:
+    """The last sentence of the setting of a task with seeds: by which test variants are compared."""
     return f"Variants are compared over {seeds} by {TEST}, corrected for their number in each setting."
 
 
 @dataclass
 class Section:
-    """A subject with its outcomes, worlds[world][variant], and the numbers for its sentences, context.
+    """A subject with its outcomes, worlds[world][variant]. context: the numbers for its sentences.
 
-    first[world]: by title, the pictures that a figure shows before those of the variants.
+    first[world]: the pictures that a figure shows before those of the variants, by title.
     """
 
     subject: Subject

@@ -35,7 +35,7 @@ def target() -> Tensor:
 
 @cache
 def start(world: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Places (down, across): (seeds, spots, 2). Logarithms of sizes: (seeds, spots, 1). Colours: (seeds, spots, 3). Do not change them."""
+    """Places (down, across), logarithms of sizes, and colours, each (seeds, spots, 2 or 1 or 3). Do not change them in place."""
     places, colours = [], []
     for seed in SEEDS:
         generator = torch.Generator().manual_seed(seed)
@@ -54,7 +54,7 @@ def painted(places: Tensor, sizes: Tensor, colours: Tensor) -> Tensor:
 
 
 def _bell(place: Tensor, size: Tensor, at: Tensor) -> Tensor:
-    """A Gaussian, 0 where it is below 1e-13: its denormal numbers would take five times the time of all others."""
+    """A Gaussian, cut to 0 below 1e-13: subnormal numbers would take five times the time of all others."""
     distance = ((at - place) / size.exp()) ** 2
     return torch.exp(-0.5 * distance.masked_fill(distance > 60, torch.inf))
 
@@ -84,7 +84,7 @@ def _context(settings: Settings) -> dict[str, object]:
     return {
         **{"spots": SPOTS, "steps": STEPS, "rate": RATE, "soft": low, "ours": OURS, "glaring": high},
         **{"outside_soft": outside(soft), "outside_glaring": outside(glaring)},
-        "test": sentences.test_of(f"{len(SEEDS)} seeds"),
+        "test": sentences.test_sentence(f"{len(SEEDS)} seeds"),
     }
 
 

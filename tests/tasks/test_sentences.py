@@ -107,5 +107,5 @@ def test_default_tasks_are_tasks() -> None:
 
 def test_better_is_more_than_rounding() -> None:
     same, more = {OURS: 10.0, "zero": 10.04}, {OURS: 10.0, "zero": 10.1, "sign": 9.0}
-    assert sentences.beaten(same) == f"nothing tried was better than {OURS}."
-    assert sentences.beaten(more) == f"better than {OURS} here: zero (10.1 dB)."
+    assert sentences.better_sentence(same) == f"nothing tried was better than {OURS}."
+    assert sentences.better_sentence(more) == f"better than {OURS} here: zero (10.1 dB)."

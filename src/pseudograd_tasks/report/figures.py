@@ -1,4 +1,4 @@
-"""The pictures of a report: the strip at its top, tiles (single pictures with a title and a number), and a chart for each world."""
+"""The figures of a report: the strip of pictures at its top, tiles (pictures with a title and a number), and a chart for each world."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Strip(NamedTuple):
 
 
 def display_name(variant: str, era: str = "") -> str:
-    """The name of a variant in the report. For an era of torch.clamp it has versions of torch. era: the rule of the installed torch."""
+    """The name of a variant in the report. An era of torch.clamp has versions of torch in its name. era: that of the installed torch."""
     if variant in eras():
         return f"torch.clamp, {eras()[variant].name}{' (yours)' if variant == era else ''}"
     return "clip after each step (project)" if variant == PROJECT else variant
@@ -71,7 +71,7 @@ def remove_installed(rows: World) -> World:
 
 
 def tiles(subject: Subject, rows: World, first: Mapping[str, Tensor], era: str) -> list[Tile]:
-    """The start and the goal, then the result of each rule."""
+    """The start and the target, then the result of each variant."""
     return [*_first_tiles(first), *(_tile(subject, name, rows, era) for name in remove_installed(rows))]
 
 
@@ -80,7 +80,7 @@ def _first_tiles(first: Mapping[str, Tensor]) -> list[Tile]:
 
 
 def strip(results: Results) -> Strip | None:
-    """The strip of the first subject with a finding: start and goal, torch.clamp, our default, and the best if it is another rule."""
+    """The strip of the first subject with a finding: target, start, torch.clamp, our default, and the best variant if it is another."""
     for section in results.sections.values():
         subject = section.subject
         if subject.finding is None or subject.figure is None:
@@ -121,7 +121,7 @@ def pixels(picture: Tensor) -> np.ndarray:
 
 
 def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
-    """The charts, as (section, file stem, caption, figure): of each world whose subject has a kind of chart, or that has seeds."""
+    """The charts, as (section, file stem, caption, figure). A world has one if its subject has a kind of chart, or if it has seeds."""
     for name, section in results.sections.items():
         subject, kind = section.subject, section.subject.figure
         for number, (world, rows) in enumerate(section.worlds.items(), start=1):
@@ -144,7 +144,7 @@ def _gallery(count: int, width: float, height: float, columns: int = 4) -> tuple
 
 
 def strip_figure(strip: Strip) -> Figure:
-    """The pictures that a report opens with, side by side."""
+    """The pictures of the strip, side by side."""
     figure, panels = _gallery(len(strip.tiles), 3.2, 2.85, columns=len(strip.tiles))
     for panel, tile in zip(panels, strip.tiles, strict=True):
         panel.imshow(pixels(tile.picture), interpolation="nearest")

@@ -25,10 +25,10 @@ NUMBERS = "results.json"
 
 @dataclass
 class Results:
-    """The content of a report: a section for each subject, by name, and the torch of the run.
+    """The content of a report: a section for each subject, by its name, and the torch of the run.
 
-    edges: the slope of the installed torch at a bound, by the spelling of the call; era: its rule. own: the comparison of a user's own
-    training.
+    edges: the slope of the installed torch at a bound, for each spelling of the call. era: the rule of the installed torch.
+    own: the comparison of a user's own training.
     """
 
     rules: tuple[str, ...]
@@ -75,7 +75,7 @@ class Results:
 
 
 def own_worlds(comparison: Comparison) -> Mapping[str, str]:
-    """By the name that a reader sees, the name of each number of the user's run."""
+    """The name of each number of the user's run, by the name that a reader sees."""
     return {"result" if number == ONLY else number: number for number in comparison.values}
 
 

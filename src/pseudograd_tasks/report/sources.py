@@ -29,7 +29,7 @@ def run_tasks(
 ) -> Results:
     """Run `tasks`, names or Task objects, with `rules`, every era, the installed torch and no clamp.
 
-    One thread makes a run repeat to the bit; `jobs` processes give the same numbers.
+    A run has one thread, so that it repeats to the bit. Any number of processes, `jobs`, gives the same numbers.
     on_step(task, world, variant, done, total) is called before each run.
     """
     results = Results(tuple(rules), loss=(settings.loss_name or None) if settings else None)
