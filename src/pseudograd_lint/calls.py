@@ -14,8 +14,8 @@ _PREFIXES = ("torch.nn.functional.", "torch.special.", "torch.linalg.", "torch.T
 
 
 class Call(NamedTuple):
-    """A call of a function of torch, or of a method of any object, which may be a tensor. name: without its modules, and without the "_" of
-    a function that works in place. arguments: the tensor comes first.
+    """A call of a function of torch, or of a method of any object, which may be a tensor. name: without modules, and without the "_" of a
+    function that works in place. arguments: the tensor comes first.
     """
 
     name: str
@@ -130,7 +130,7 @@ def _power(x: ast.expr, exponent: float | None) -> Singular | None:
 
 
 def strip_arithmetic(module: Module, node: ast.expr, point: float) -> tuple[ast.expr, float]:
-    """The expression inside sums and products with numbers, views and names; and its value if the node has the value `point`."""
+    """The expression inside views, and inside sums and products with numbers; and its value if the node has the value `point`."""
     for _ in range(20):
         node = strip_views(module, node)
         step = _strip_step(module, node, point)

@@ -48,8 +48,8 @@ def check(tree: ast.Module, lines: Sequence[str], path: str, numbers: Collection
     ]
     notices = [notice for notice in notices if not _is_muted(notice, lines)]
     # Where PG101 says that a parameter starts on its bound, the opinion PG151 about this parameter is left out.
-    born = {(notice.line, notice.column) for notice in notices if notice.code == "PG101"}
-    notices = [notice for notice in notices if notice.code != "PG151" or (notice.line, notice.column) not in born]
+    on_bound = {(notice.line, notice.column) for notice in notices if notice.code == "PG101"}
+    notices = [notice for notice in notices if notice.code != "PG151" or (notice.line, notice.column) not in on_bound]
     return sorted(notices, key=lambda notice: (notice.line, notice.column, notice.code))
 
 
@@ -71,7 +71,7 @@ def _characters(lines: Sequence[str], line: int, offset: int) -> int:
 
 
 def _is_muted(notice: Notice, lines: Sequence[str]) -> bool:
-    """Does a comment at one of its lines mute it? `deliberate` may also be alone on the line above."""
+    """Does a comment at one of its lines mute it? The comment `pseudograd: deliberate` may also be on the line above."""
     above = lines[notice.line - 2] if notice.line > 1 else ""
     if above.lstrip().startswith("#") and _DELIBERATE.search(above):
         return True

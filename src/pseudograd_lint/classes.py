@@ -22,7 +22,7 @@ Write = tuple[int, "frozenset[float] | None"]  # a line that sets a parameter, a
 
 
 class Parameter(NamedTuple):
-    """values: those that its entries start with, if every line that sets them agrees; else empty."""
+    """values: those that its entries start with; empty if the lines that set them do not agree."""
 
     name: str
     line: int
@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
 
 
 def find_parameter(module: Module, node: ast.expr) -> Parameter | None:
-    """The parameter that this expression is, also through names, views and slices. None for others, and for a leaf with unknown values."""
+    """The parameter that an expression stands for, also through names, views and slices. None for others, and a leaf of unknown values."""
     resolved = module.resolve(node)
     node = strip_views(module, node)
     if isinstance(node, ast.Attribute):
@@ -82,13 +82,13 @@ def _is_frozen(owner: ast.ClassDef, key: str) -> bool:
 
 
 def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[Write]:
-    """The calls that set a parameter, such as `nn.init.zeros_(self.x)`. No values are known for `init.zeros_(m.x)` or `fill(self.x)`."""
+    """The calls that may set a parameter, such as `nn.init.zeros_(self.x)`. `init.zeros_(m.x)` and `fill(self.x)` have unknown values."""
     names = (key.removeprefix("self."), "parameters", "named_parameters")
     for load in [load for name in names for load in module.loads[name]]:
         part: ast.AST = load
-        call = module.above[load]
+        call = module.parent[load]
         while isinstance(call, (ast.keyword, ast.Attribute)):  # `.data`, `.fill_`
-            part, call = call, module.above[call]
+            part, call = call, module.parent[call]
         name, load_key = last_name(call), key_of(load)
         if not isinstance(call, ast.Call) or name in _HARMLESS:
             continue
@@ -105,7 +105,7 @@ def _writes_by_calls(module: Module, owner: ast.ClassDef, key: str) -> Iterator[
 
 
 def _is_off_by_default(module: Module, node: ast.expr) -> bool:
-    """Is the line inside `if flag:`, and is the argument `flag` False by default? Most calls then do not run the line."""
+    """Is the line inside `if flag:`, where the argument `flag` is False by default? Then most calls do not run the line."""
     child: ast.AST = node
     for parent in module.parents(node):
         if isinstance(parent, ast.If) and isinstance(parent.test, ast.Name):

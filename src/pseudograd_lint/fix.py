@@ -1,6 +1,6 @@
 """`pseudograd lint --fix`: edits that change no value, and no gradient that was finite.
 
-Only PG104 has one: `where(x > 0, log(x), 0)` becomes `where(x > 0, log(where(x > 0, x, 1)), 0)`, if no shape and no infinity can change.
+Only PG104 has an edit: `where(x > 0, log(x), 0)` becomes `where(x > 0, log(where(x > 0, x, 1)), 0)`, if no shape or infinity can change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def fix_text(text: str, calls: Collection[tuple[int, str]]) -> str:
 
 
 def _guards(module: Module, node: ast.Call) -> Iterator[tuple[ast.expr, bool, str]]:
-    """The expressions to guard. For each: is it in the first branch, and which value does it get where it is not chosen?"""
+    """The expressions to guard. For each: is it in the first branch, and which number replaces it where this branch is not chosen?"""
     call = read_call(module, node)
     condition = None if call is None or call.name != "where" else call.arguments[0]
     if call is None or not isinstance(condition, ast.Compare):

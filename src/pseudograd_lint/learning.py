@@ -1,6 +1,6 @@
-"""Could a gradient come back through a value? The answer depends on the code around it, on what it is made of, and on its use.
+"""Could a gradient come back through a value? The code around it, its inputs and its uses say that.
 
-`lint` is silent under no_grad, where a name says that nothing learns, and about a value that is at once compared or detached.
+`lint` is silent under no_grad, where a name says that nothing learns, and about a value that is compared or detached on the same line.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ def _uses(module: Module, node: ast.AST) -> Iterator[_Use]:
             more += _reads_below(module, name, use)
         function = use.function.name if use.function is not None and use.is_returned else ""
         if function != "forward" and not function.endswith("__"):
-            calls = (module.above[load] for load in module.loads[function])
+            calls = (module.parent[load] for load in module.loads[function])
             more += [call for call in calls if isinstance(call, ast.Call) and last_name(call) == function]
         for other in more:
             if not use.is_detached and other not in visited and len(visited) < _MOST_USES:

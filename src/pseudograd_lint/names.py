@@ -1,7 +1,7 @@
-"""The names of a module: what each stands for where it is read, as far as the text says.
+"""The names of a module, and the expression that each stands for where it is read.
 
-A name stands for the last value that its scope gives it above, if every path to the reader runs that line. A name of an outer scope stands
-for its value there, if it has only one. Everything else is unknown.
+A name stands for the last value that its scope gives it above the reader, if every path to the reader runs that line. A name of an outer
+scope stands for its value there, if it has only one. Other names are unknown.
 """
 
 from __future__ import annotations
@@ -87,17 +87,18 @@ class Binding(NamedTuple):
 
 
 class Module:
-    """nodes: all nodes of the tree. above: the parent of each node. loads: by the last part of their name, the names and attributes that
-    are read, in the order of lines.
+    """nodes: all nodes of the tree. parent: that of each node. loads: the names and attributes that are read, by the last part of the name,
+    in the order of lines. imports: the full name of what is imported, by its name here.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self.nodes: list[ast.AST] = [tree]
-        self.above: dict[ast.AST, ast.AST] = {}
+        self.parent: dict[ast.AST, ast.AST] = {}
         self.loads: defaultdict[str, list[ast.Name | ast.Attribute]] = defaultdict(list)
-        self.imports: dict[str, str] = {}  # nobody imports two things under one name
+        self.imports: dict[str, str] = {}
         self.functions: dict[str, ast.AST] = {}
-        self.speaks_of_gradients = self.is_recorded = True  # what the whole text, and the path, say about gradients
+        self.speaks_of_gradients = True  # does the text say that something is trained?
+        self.is_recorded = True  # False if the path says that nothing is
         self.uses: dict[ast.AST, object] = {}  # a cache of the module `learning`
         self._shared: set[str] = set()  # names that are declared global or nonlocal
         self._blocks: dict[ast.AST, Block] = {}
@@ -110,7 +111,7 @@ class Module:
             for field, value in ast.iter_fields(node):
                 for child in value if isinstance(value, list) else [value]:
                     if isinstance(child, ast.AST):
-                        self.above[child] = node
+                        self.parent[child] = node
                         self._blocks[child] = node, field
                         if isinstance(child, ast.If):
                             self._ifs[node, field].append(child)
@@ -123,7 +124,7 @@ class Module:
             bindings.sort(key=lambda binding: binding.end)
 
     def definition(self, node: ast.AST) -> ast.expr | None:
-        """The expression that a name stands for here. UNKNOWN if the text does not say it, None if this module does not define the name."""
+        """The expression that a name stands for at this node. UNKNOWN if the text does not say it, None for names of other modules."""
         if node not in self._definitions:
             self._definitions[node] = UNKNOWN  # the search may come back to this node
             self._definitions[node] = self._find_definition(node)
@@ -156,8 +157,8 @@ class Module:
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
         """The nodes around it, from the innermost on."""
-        while node in self.above:
-            node = self.above[node]
+        while node in self.parent:
+            node = self.parent[node]
             yield node
 
     def ifs_above(self, statement: ast.stmt) -> Iterator[ast.If]:
@@ -179,14 +180,14 @@ class Module:
             if matches:
                 if root in self._shared:
                     return UNKNOWN
-                binding = self._reaching(matches, node) if is_own else matches[0] if len(matches) == 1 else None
+                binding = self._find_reaching(matches, node) if is_own else matches[0] if len(matches) == 1 else None
                 if binding is not None and binding.key == root == "self":
                     return self._attribute(node, key)
                 return UNKNOWN if binding is None or binding.key != key else binding.value or UNKNOWN
             is_own = is_own and isinstance(scope, _INLINE)
         return UNKNOWN if root in self._shared else None
 
-    def _reaching(self, bindings: list[Binding], node: ast.expr) -> Binding | None:
+    def _find_reaching(self, bindings: list[Binding], node: ast.expr) -> Binding | None:
         """The last binding above the node, if every path to the node runs it and no other binding after it."""
         around = [node, *self.parents(node)]
         blocks = {self._blocks[inner] for inner in around if inner in self._blocks}
@@ -253,7 +254,7 @@ class Module:
                 if keyword.arg == "out":
                     self._bind(node, key_of(keyword.value) or "", None, _end(node))
             root = (key_of(node.func) or "").partition(".")[0]
-            is_statement = isinstance(self.above[node], ast.Expr)
+            is_statement = isinstance(self.parent[node], ast.Expr)
             if is_statement and changes_in_place(last_name(node)) and root not in self.imports:
                 self._bind(node, (key_of(node.func) or "").rpartition(".")[0], node, _end(node))
 
@@ -262,9 +263,9 @@ class Module:
         base: ast.expr = node
         while isinstance(base, ast.Subscript):
             base = base.value
-        statement, value = self.above[node], None
+        statement, value = self.parent[node], None
         if isinstance(statement, (ast.Tuple, ast.List)):
-            targets, statement = statement.elts, self.above[statement]
+            targets, statement = statement.elts, self.parent[statement]
             if isinstance(statement, ast.Assign):
                 value = _item(targets, targets.index(node), statement.value)
         elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
@@ -277,11 +278,11 @@ class Module:
 
     def _bind(self, node: ast.AST, key: str, value: ast.expr | None, end: tuple[int, int]) -> None:
         """Note that `node` gives a name a value, in the scope and the block around the node."""
-        hidden = _INLINE if isinstance(self.above[node], ast.NamedExpr) else ()
+        hidden = _INLINE if isinstance(self.parent[node], ast.NamedExpr) else ()
         scope = next(up for up in self.parents(node) if isinstance(up, _SCOPES) and not isinstance(up, hidden))
         statement = node
         while not isinstance(statement, (ast.stmt, ast.ExceptHandler, ast.match_case)):
-            statement = self.above[statement]
+            statement = self.parent[statement]
         block = (scope, "body") if scope is statement else self._blocks[statement]  # for arguments, the function
         while isinstance(block[0], (ast.With, ast.AsyncWith)):
             block = self._blocks[block[0]]

@@ -30,9 +30,9 @@ def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | No
             value = number(module, node.operand, depth - 1)
             return -value if value is not None and isinstance(node.op, ast.USub) else value
         if isinstance(node, ast.BinOp):
-            act, left = _BINARY.get(type(node.op)), number(module, node.left, depth - 1)
+            operate, left = _BINARY.get(type(node.op)), number(module, node.left, depth - 1)
             right = None if left is None else number(module, node.right, depth - 1)
-            value = None if act is None or left is None or right is None else act(left, right)
+            value = None if operate is None or left is None or right is None else operate(left, right)
             return value if isinstance(value, float) else None  # a root may be complex
         # The default of `kwargs.get("eps", 0)`.
         if isinstance(node, ast.Call) and last_name(node) == "get" and len(node.args) == 2:
@@ -44,8 +44,8 @@ def number(module: Module, node: ast.expr | None, depth: int = 10) -> float | No
     return None
 
 
-def single(value: float) -> float:
-    """The number as float32 has it."""
+def to_float32(value: float) -> float:
+    """The number, rounded to float32."""
     try:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
@@ -72,16 +72,17 @@ def strip_views(module: Module, node: ast.expr) -> ast.expr:
     """The expression without views, casts and slices around it, also through names."""
     for _ in range(20):
         node = module.resolve(node)
-        inner = _moved(module, node)
+        inner = _strip_view(module, node)
         if inner is None:
             break
         node = inner
     return node
 
 
-def _moved(module: Module, node: ast.expr) -> ast.expr | None:
+def _strip_view(module: Module, node: ast.expr) -> ast.expr | None:
     if isinstance(node, ast.Subscript):
-        index = module.resolve(node.slice)  # a mask, as in `x[x > 0]`, may leave out the values at a bound
+        index = module.resolve(node.slice)
+        # A mask, as in `x[x > 0]`, may leave out the values at a bound, so it is no view.
         is_mask = isinstance(index, (ast.Compare, ast.BoolOp, ast.BinOp, ast.Call))
         return None if is_mask or isinstance(getattr(index, "op", None), ast.Invert) else node.value
     if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
@@ -102,7 +103,7 @@ def tensor_values(module: Module, node: ast.expr, depth: int = 10) -> frozenset[
         parts = [tensor_values(module, element, depth - 1) for element in node.elts]
         return None if None in parts or not parts else frozenset[float]().union(*(part for part in parts if part))
     if (value := number(module, node)) is not None:
-        return frozenset({single(value)})
+        return frozenset({to_float32(value)})
     if not isinstance(node, ast.Call):
         return None
     name, full_name = last_name(node), module.called_name(node)

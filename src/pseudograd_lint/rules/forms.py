@@ -9,7 +9,7 @@ from ..calls import Clamp, read_call, read_clamp
 from ..classes import Parameter, find_parameter
 from ..learning import is_function_of_autograd, is_recorded, is_trained
 from ..names import Module, is_same, last_name, unparse
-from ..values import format_number, number, single, strip_views
+from ..values import format_number, number, strip_views, to_float32
 from . import Rule
 
 
@@ -27,7 +27,7 @@ def _hard_value(module: Module, node: ast.AST) -> ast.expr | None:
 
 
 def _is_exact(module: Module, written: ast.expr, hard: ast.expr) -> bool:
-    """Is x + (hard - x) exactly the hard value, as for round? Or are the last bits harmless, as in a mask or a choice?"""
+    """Is x + (hard - x) exactly the hard value, as for round? Or do its last bits not matter, as in a mask or a choice?"""
     clamp, call = read_clamp(module, hard), read_call(module, hard)
     if clamp is not None:
         bounds = [bound for bound in (clamp.low, clamp.high) if bound is not None and number(module, bound) != 0]
@@ -46,7 +46,7 @@ def _find_inexact_identity(module: Module, node: ast.AST) -> str | None:
     )
 
 
-# Functions with such names make codes from indices, and so give the hard value itself.
+# Functions with such names look up vectors by their indices, so they can give the hard value itself.
 _DECODES = re.compile(
     r"codebook|from_(ind|code)|(indices|ids)_to|codes?_from|embed_code|decode_|dequant|lookup|inference"
 )
@@ -119,7 +119,7 @@ def _find_born_on_bound(module: Module, node: ast.AST) -> str | None:
     if clamp is None or parameter is None:
         return None
     for _, value in clamp.bounds(module):
-        if single(value) in parameter.values:
+        if to_float32(value) in parameter.values:
             who = parameter.name if len(parameter.values) == 1 else f"an entry of {parameter.name}"
             start = f"{who} starts at {format_number(value)} (line {parameter.line}), exactly on a bound of this {clamp.name}"
             if clamp.has_eras:

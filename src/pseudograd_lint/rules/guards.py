@@ -11,12 +11,12 @@ from functools import partial
 from ..calls import Call, Clamp, Singular, read_call, read_clamp, read_singular, strip_arithmetic
 from ..learning import is_recorded, is_trained, may_learn, reaches_loss
 from ..names import Module, is_same, key_of, unparse, words
-from ..values import format_number, number, single, strip_views
+from ..values import format_number, number, strip_views, to_float32
 from . import Rule
 
 
 def _find_clamps(module: Module, singular: Singular) -> Iterator[tuple[Clamp, float]]:
-    """The clamps that make the argument of the function, each with its value at which the function has no finite slope."""
+    """The clamps whose result the function gets. With each comes its value where the function has no finite slope."""
     for point in singular.points:
         inner, position = strip_arithmetic(module, singular.x, point)
         clamp = read_clamp(module, inner)
@@ -56,7 +56,7 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
     for clamp, position in _find_clamps(module, singular):
         for bound in filter(None, (clamp.low, clamp.high)):
             base = _float32_base(module, bound)
-            if base is not None and single(base) == single(position):
+            if base is not None and to_float32(base) == to_float32(position):
                 value = format_number(base)
                 where = f"the bound {unparse(bound)} of this {clamp.name} is {value} in float32, where {singular.label}"
                 return f"{where} has an infinite slope: a value of {value} passes"
@@ -66,7 +66,7 @@ def _find_lost_epsilon(module: Module, node: ast.AST) -> str | None:
 def _float32_base(module: Module, bound: ast.expr) -> float | None:
     """The number that float32 makes of a bound with a lost epsilon: 1 for `1 - 1e-8`, 0 for 1e-50. None for other bounds."""
     node, value = module.resolve(bound), number(module, bound)
-    if value and not single(value) and abs(value) > 1e-250:  # a smaller number is meant for float64
+    if value and not to_float32(value) and abs(value) > 1e-250:  # a smaller number is meant for float64
         return 0.0
     if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Add, ast.Sub)):
         return None
@@ -74,7 +74,7 @@ def _float32_base(module: Module, bound: ast.expr) -> float | None:
     if not left or not right or value is None:
         return None
     base = max(left, right, key=abs)
-    return base if value != base and single(value) == single(base) else None
+    return base if value != base and to_float32(value) == to_float32(base) else None
 
 
 LOST_EPSILON = Rule("PG103", (ast.Call, ast.BinOp), ("clamp", "clip"), _find_lost_epsilon)
@@ -114,12 +114,15 @@ def _find_late_guard(module: Module, node: ast.AST) -> str | None:
 
 
 def hidden_functions(module: Module, call: Call) -> Iterator[tuple[ast.AST, Singular, bool]]:
-    """Functions in a where without a finite slope where their branch is not chosen: the node, the function, is it in the first branch?"""
-    x, *others = call.arguments  # of the function, the condition; of the method, the first branch
+    """Functions in a branch of a `where` that have no finite slope for some x of the other branch.
+
+    Yields the node, the function, and whether it is in the first branch.
+    """
+    x, *others = call.arguments  # x: the condition in torch.where(x, ...), the first branch in x.where(...)
     condition, *branches = (others[0], x, *others[1:]) if call.is_method and others else call.arguments
     for branch, other, chosen in zip(branches, branches[::-1], (True, False), strict=False):
         functions = (read_singular(module, part) for part in ast.walk(module.resolve(other)))
-        # Where these x are, the other branch is not finite, too.
+        # The other branch has no finite slope for these x either.
         beside = [function.x for function in functions if function is not None]
         for part in ast.walk(module.resolve(branch)):
             singular = read_singular(module, part)
@@ -138,7 +141,7 @@ def _late_message(singular: Singular, guard: str) -> str:
 
 
 def _can_be_singular(module: Module, x: ast.expr, depth: int = 6) -> bool:
-    """Can x be at a singular point? Not if it is a sum, or the result of a function that may never reach such a point."""
+    """Can x be at a singular point? Not if it is a sum, or the result of a function that never reaches such a point."""
     x = strip_views(module, x)
     if depth == 0 or not may_learn(module, x):
         return False

@@ -66,10 +66,7 @@ class Case(NamedTuple):
         return self.rule.ulps
 
     def unit_of(self, grad: Tensor) -> Tensor | float:
-        """The least number in whose last places `ulps` are counted; it is grad if terms of the rule cancel each other, else 0.
-
-        If grad_x is larger, its own last place counts.
-        """
+        """The size of the numbers of which `ulps` are units, if grad_x is smaller: grad if terms of the rule cancel each other, else 0."""
         return torch.where(grad.isfinite(), grad, 0.0) if self.rule.cancels else 0.0
 
     def samples(self) -> list[Sample]:

@@ -17,8 +17,8 @@ WEIGHTS = (1.0, 0.75, -0.5)  # of grad_x, grad_min, grad_max in the scalar that 
 
 
 def check_double_backward(case: Case) -> None:
-    """The weighted sum of the gradients is differentiated by every input and by grad. Each derivative equals the central difference of the
-    reference, where the two one-sided differences agree. Elsewhere it is a number of usual size.
+    """Differentiate the weighted sum of the gradients by every input and by grad. Each derivative equals the central difference of the
+    reference where its two one-sided differences agree. Elsewhere it is a number of usual size.
     """
     tested = 0
     for sample in case.samples():
@@ -32,7 +32,7 @@ def check_double_backward(case: Case) -> None:
             is_smooth = agree(right, left) & (right.abs() < JUMP)
             expected = (right + left) / 2
             wrong = is_smooth & ~((derivative - expected).abs() < 1e-4 * right.abs().clamp(min=1.0))
-            wrong |= ~is_smooth & ~(derivative.abs() < 1e3)  # a jump or a kink: whatever branch was taken, a number
+            wrong |= ~is_smooth & ~(derivative.abs() < 1e3)  # at a jump or a kink, any number
             assert not wrong.any(), (
                 f"{case}, {sample.name}: derivative by {'grad' if k is None else case.op.inputs[k]} at "
                 f"{_first(wrong, (*inputs, grad, derivative, expected))} (inputs, grad, derivative, expected)"

@@ -1,6 +1,6 @@
-"""Two meanings of equal: the same bits, or the same values; asserted with the first difference.
+"""Assert that tensors have the same bits, or the same values. An error says the first difference.
 
-The only tolerance is that of rules which use exp: a few units in the last place, because vector loops and their remainders round it
+Only rules that use exp or tanh have a tolerance, of a few units in the last place: vector loops and their remainders round these
 differently.
 """
 
@@ -20,9 +20,9 @@ def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:
 
 
 def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0, of: Tensor | float = 0.0) -> Tensor:
-    """Positions where the numbers differ by more than `ulps` units in the last place; 0 equals -0, NaN equals NaN.
+    """Positions where the numbers differ by more than `ulps` units in the last place. 0 equals -0, and NaN equals NaN.
 
-    of: the size of terms that cancelled each other. Where it is larger than the number, the units are those of this size.
+    of: the size of terms that cancelled each other. Where it is larger than the number, the units are those of numbers of this size.
     """
     _assert_alike(ours, theirs)
     differ = (ours != theirs) & ~(ours.isnan() & theirs.isnan())

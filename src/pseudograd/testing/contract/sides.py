@@ -1,4 +1,4 @@
-"""Do the sides in the row of a rule agree with its formula?"""
+"""Check that the sides in the row of a rule agree with its formula."""
 
 import torch
 from torch import Tensor

@@ -25,7 +25,7 @@ from .equality import assert_same_bits, assert_same_values
 
 
 class Units(NamedTuple):
-    """By how many units in the last place numbers may differ, and the size that these are units of: see `differing_values`."""
+    """By how many units in the last place numbers may differ, and of which size: see `differing_values`."""
 
     ulps: int
     of: Tensor | float
@@ -80,7 +80,7 @@ def _check_pairs(case: Case, inputs: Inputs, grad: Tensor, name: str, functorch:
         inputs, grad = tuple(v[keep] if isinstance(v, Tensor) else v for v in inputs), grad[keep]
     expected = reference_gradients(case, inputs, grad)
     units = Units(case.ulps, case.unit_of(grad))
-    for kernel in that_serve(case.call()):  # each alone, because another one may be preferred to it
+    for kernel in that_serve(case.call()):  # each alone, because another kernel may have the larger priority
         what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
         with only(kernel), bits.save_bits_from(bits.least if kernel.residual is INPUTS else 0):
             if kernel.device in ("", "cpu"):
@@ -157,7 +157,7 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
 
 
 def assert_near(gradients: list[Tensor | None], unreduced: list[Tensor], inputs: list[Tensor], what: str) -> None:
-    """Within one rounding of each addend and of the sum; None counts as zeros."""
+    """The gradients are off by at most one rounding of each addend and of the sum. None counts as zeros."""
     for gradient, addends, leaf in zip(gradients, unreduced, inputs, strict=True):
         ours = torch.zeros_like(leaf) if gradient is None else gradient
         finite = addends.isfinite().all()
@@ -182,7 +182,7 @@ def check_additive(case: Case, sample: Sample) -> None:
 
 
 def check_not_additive(case: Case) -> None:
-    """A rule that is said not to be linear in grad does not add up at some sample. Else it would refuse forward mode without need."""
+    """A rule that is said not to be linear in grad does not add up at some sample. Otherwise it would refuse forward mode without need."""
     for sample in case.samples():
         for size in SIZES:
             for of_a, of_b, of_both in _pulls(case, sample, size):
@@ -221,7 +221,7 @@ def _check_saved_inputs(case: Case, leaves: Inputs, wants: tuple[bool, ...], sav
     new = [t for t in saved if t.data_ptr() not in pointers]
     assert {t.data_ptr() for t in saved} - {t.data_ptr() for t in new} == pointers, name
     assert sum(t.nbytes for t in saved) - sum(t.nbytes for t in new) == sum(t.nbytes for t in tensors_of(inputs))
-    # A number beside a tensor bound is a 0-d tensor by then; nothing else may be new.
+    # A number beside a tensor bound was made a 0-d tensor; nothing else may be new.
     bounds = [v for n, v in zip(case.op.inputs, leaves, strict=True) if n in names and n in ("min", "max")]
     beside = [v for v in bounds if isinstance(v, float)] if any(isinstance(v, Tensor) for v in bounds) else []
     assert [t.shape for t in new] == [torch.Size()] * len(beside), f"{name}: a copy was saved"
@@ -252,7 +252,7 @@ def assert_equals_reference(
     what: str,
     units: Units,
 ) -> None:
-    """No difference on any pair."""
+    """The gradients equal the reference for every pair of x and grad."""
     shown = {"x": inputs[0].expand(grad.shape), "grad": grad}
     for position, (ours, theirs) in enumerate(zip(gradients, expected, strict=True)):
         assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=units.ulps, of=units.of, **shown)

@@ -1,4 +1,6 @@
-"""What the backward of an element-wise function does between elements, to tensors of others, in narrow dtypes, and in double backward."""
+"""Faults of the backward of an element-wise function: elements that depend on each other, writes into tensors of others, underflow, wrong
+second derivatives.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,14 @@ def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
 
 
 class CrossTalk(NamedTuple):
-    """The elements whose y, or whose grad_x, changes although only other elements of x or grad change or are left out."""
+    """Masks of the elements whose y, or whose grad_x, depends on other elements."""
 
     of_values: Tensor
     of_gradients: Tensor
 
 
 def cross_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
-    """Change x, and then grad, of one half of the elements and look at the other half; then exchange the halves."""
+    """Change x, and then grad, in one half of the elements, and see whether the other half changes. Then exchange the halves."""
     of_values, of_gradients = (torch.zeros_like(x, dtype=torch.bool) for _ in range(2))
     y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
     for first in (0, 1):
@@ -47,13 +49,13 @@ def cross_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
 
 
 def count_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
-    """Compute each half of the elements alone, and some of them one by one. This changes a mean or a count over all of them."""
+    """As `cross_talk`, but leave elements out, which changes a mean or a count: compute each half alone, and some elements one by one."""
     y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
     alone, grad_alone = torch.empty_like(y), torch.empty_like(grad_x)
     singles = [slice(i, i + 1) for i in range(0, len(x), len(x) // 3)]
-    for some in (slice(0, None, 2), slice(1, None, 2), *singles):
-        part = x[some].contiguous()
-        alone[some], grad_alone[some] = f(part.clone()).detach(), gradient_of(f, part, grad[some].contiguous())
+    for chosen in (slice(0, None, 2), slice(1, None, 2), *singles):
+        part = x[chosen].contiguous()
+        alone[chosen], grad_alone[chosen] = f(part.clone()).detach(), gradient_of(f, part, grad[chosen].contiguous())
     return CrossTalk(_differ_much(alone, y), _differ_much(grad_alone, grad_x))
 
 
@@ -108,7 +110,7 @@ def _is_changed(before: Tensor, after: Tensor) -> Tensor:
 
 
 def _differ_much(a: Tensor, b: Tensor) -> Tensor:
-    """Do they differ by more than the rounding of float32? torch computes the last elements of a tensor in another way."""
+    """Do a and b differ by more than the rounding of float32? torch computes the last elements of a tensor in another way."""
     size = b.abs() + b[b.isfinite()].abs().median()
     return _differ(a, b) & ~((a - b).abs() <= 64 * torch.finfo(torch.float32).eps * size)
 
@@ -119,10 +121,10 @@ def _differ(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Underflow(NamedTuple):
-    """Pairs of x and grad in a narrow dtype. narrow: the gradients in this dtype. wide: those of the same numbers in float64.
+    """Gradients for pairs of x and grad in a narrow dtype. narrow: computed in this dtype. wide: of the same numbers in float64.
 
-    leaks: wide is 0 and narrow is not. lost: narrow is 0 and wide is a gradient that the dtype can hold. overflows: narrow is infinite or
-    NaN, from a grad of at most 1. differs: narrow is off by much more than rounding, as a share of the largest gradient.
+    Masks: leaks: wide is 0 and narrow is not. lost: narrow is 0 and the dtype could hold wide. overflows: narrow is infinite or NaN, though
+    grad and wide are at most 1. differs: narrow is off by much more than rounding, as a share of the largest gradient.
     """
 
     x: Tensor
@@ -136,9 +138,9 @@ class Underflow(NamedTuple):
 
 
 def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges: Iterable[float] = ()) -> Underflow:
-    """f at `x` in `dtype`, with finite grads of every size, beside `wide` at the same numbers in float64.
+    """Compare f at `x` in `dtype`, with finite grads of every size, with `wide` at the same numbers in float64.
 
-    An x next to one of `edges` is left out, because it may be exactly there in `dtype` and beside it in float64.
+    An x next to one of `edges` is left out, because in one dtype it may be exactly at the edge, and in the other beside it.
     """
     info = torch.finfo(dtype)
     grads = special_grads(dtype)
@@ -161,7 +163,7 @@ def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges:
 class Second(NamedTuple):
     """A derivative of grad_x, by autograd (value) and by differences (expected).
 
-    is_known: where the differences can be trusted. error: how far rounding may change them. unit: that of the derivative.
+    is_known: where the differences can be trusted. error: how far they may be off. unit: that of the derivative.
     """
 
     value: Tensor
@@ -181,8 +183,8 @@ def second_order(
 ) -> tuple[Second, Second]:
     """The derivatives of grad_x by x and by grad, at x and grad. Raises RuntimeError if the backward cannot be differentiated.
 
-    unit: of the derivative by x. step: the distance of the differences, in units of `scale`, the size of x. eps: that of the dtype in which
-    f computes.
+    step: the distance of the differences, in units of `scale`, the size of x. unit: that of the derivative by x. eps: that of the dtype in
+    which f computes.
     """
     if _is_once_differentiable(f, x, grad):
         raise RuntimeError("its backward is marked once_differentiable")
@@ -205,7 +207,7 @@ def second_order(
 
 
 def _is_once_differentiable(f: Function, x: Tensor, grad: Tensor) -> bool:
-    """Has the graph of the gradient a node that raises? torch.autograd.grad may go past this node, .backward() does not."""
+    """Does a node in the graph of the gradient raise an error? .backward() runs this node; torch.autograd.grad may leave it out."""
     leaf = x.clone().requires_grad_()
     (first,) = torch.autograd.grad(f(leaf), leaf, grad.clone().requires_grad_(), create_graph=True, allow_unused=True)
     waiting = [first.grad_fn] if first is not None else []

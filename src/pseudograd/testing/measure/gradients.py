@@ -21,7 +21,7 @@ def gradient_by_backward(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor,
 
 
 def gradient_by_backward_of_first(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor) -> Gradients:
-    """The gradient if only the first input requires grad, for which the kernels for tensor bounds are made."""
+    """The gradient if only the first input requires grad: for this case there are kernels with tensor bounds."""
     return gradient_by_backward(lambda first: f(first, *inputs[1:]), inputs[:1], grad)
 
 
@@ -46,7 +46,7 @@ def saved_by(f: Callable[..., Tensor], inputs: Inputs) -> list[Tensor]:
 def additivity(
     f: Callable[..., Tensor], inputs: Inputs, shape: torch.Size, size: float = 1.0
 ) -> list[tuple[Tensor, ...]]:
-    """For each input the gradients for grads a, b and a + b, which are exact in binary, none 0, a and b of opposite signs."""
+    """For each input, the gradients for grads a, b and a + b. These are exact in binary and never 0; a and b have opposite signs."""
     inputs = tuple(torch.nan_to_num(v, 0.5, 4.0, -4.0) if isinstance(v, Tensor) else v for v in inputs)
     a = torch.linspace(-2, 2, shape.numel(), dtype=torch.float64).mul(8).floor().add(0.5).div(8 / size).reshape(shape)
     pulls = [gradient_by_backward(f, inputs, grad) for grad in (a, -3 * a, -2 * a)]

@@ -16,11 +16,11 @@ _EPS = torch.finfo(torch.float64).eps
 _SHORT = 30  # a decimal is short if the next one with as many digits is further away than 30 widths of the bracket
 STEEP = 1e-4  # by how much two slopes must differ, relative to them, to be a kink or a jump of the gradient
 _MANY_JUMPS = 16
-_MANY = 0.9  # of the points count as smooth: fewer than the rest have a step or a kink beside them
-_MOST_ROUNDING = 64  # epsilons by which a function may be off that computes in its own dtype alone
-_SHARES = (0.37, 0.73, 1.3, 2.6, 5.9)  # of a unit in the last place, none a multiple of another
+_MANY = 0.9  # of the points count as smooth; the others may have a step or a kink beside them
+_MOST_ROUNDING = 64  # epsilons: a function that is off by more computes in a narrower dtype than it returns
+_SHARES = (0.37, 0.73, 1.3, 2.6, 5.9)  # units in the last place; none is a multiple of another
 _LEVELS = 70  # halvings of a bracket until two neighbouring numbers are left
-_EARLY = 6  # halvings after which a smooth change is a sixty-fourth of what it was, and a break all of it
+_EARLY = 6  # halvings after which the change of a smooth function is a sixty-fourth, and that of a break is still whole
 
 
 class Slope(NamedTuple):
@@ -56,12 +56,12 @@ def _each(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
 
 
 def nearest(eps: float, low: Number, high: Number) -> Number:
-    """The least distance of two points that shows a slope: 256 numbers lie in it, and a smooth function changes by more than rounding."""
+    """The least distance that shows a slope: 256 numbers of the dtype lie in it, and a smooth function changes by more than rounding."""
     return eps**0.5 * (high - low) + 256 * eps * max(abs(low), abs(high))
 
 
 def resolution_of(f: Function, x: Tensor) -> float:
-    """The epsilon of the dtype that f returns; or a larger number, relative to the values of f, if f computes in a narrower dtype."""
+    """The epsilon of the dtype that f returns. If f computes in a narrower dtype: how far f is off, as a share of its values."""
     gaps = x.diff()
     shares = torch.rand(len(gaps), dtype=x.dtype, generator=torch.Generator())
     x = x[:-1] + shares * gaps  # steps of f often are at the points themselves
@@ -86,7 +86,7 @@ def resolution_of(f: Function, x: Tensor) -> float:
 
 
 def second_differences(f: Function, x: Tensor, step: Tensor) -> Tensor:
-    """The largest of a few |f(x + h) - 2 f(x) + f(x - h)| with h near `step`. If the step is tiny, this is the effect of rounding."""
+    """The largest |f(x + h) - 2 f(x) + f(x - h)| for a few h near `step`. With a tiny step, this is the rounding of f."""
     steps = [share * step for share in _SHARES]
     y, *beside = _each(f, x, *(x + h for h in steps), *(x - h for h in steps))
     right, left = torch.stack(beside[: len(steps)]), torch.stack(beside[len(steps) :])
@@ -94,7 +94,7 @@ def second_differences(f: Function, x: Tensor, step: Tensor) -> Tensor:
 
 
 def rounding_of(f: Function, x: Tensor, eps: float) -> Tensor:
-    """How far f(x) may be off, by the rounding of what was computed on the way to it."""
+    """How far f(x) may be off by rounding, its own and that of the steps of its computation."""
     return second_differences(f, x, eps * x.abs())
 
 
@@ -153,15 +153,8 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
         y_low, y_middle, y_high, *beside = _each(
             f, low, middle, high, low + step, middle - step, middle + step, high - step
         )
-        after_low, before, after, before_high = (
-            (y_far - y_near) / step
-            for y_near, y_far in (
-                (y_low, beside[0]),
-                (beside[1], y_middle),
-                (y_middle, beside[2]),
-                (beside[3], y_high),
-            )
-        )
+        after_low, after = (beside[0] - y_low) / step, (beside[2] - y_middle) / step  # slopes
+        before, before_high = (y_middle - beside[1]) / step, (y_high - beside[3]) / step
         first = _change(low, y_low, after_low, middle, y_middle, before, bend)
         second = _change(middle, y_middle, after, high, y_high, before_high, bend)
         around = (after - before - bend * step).abs().nan_to_num()
@@ -182,7 +175,7 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
 
 
 def _bend(f: Function, low: Tensor, high: Tensor) -> Tensor:
-    """How fast the slope changes in each gap if f is smooth there: the median of the measurements in the gap and in its two neighbours."""
+    """How fast the slope of a smooth f changes in each gap: the median of what the gap and its two neighbours show."""
     step = (high - low) / 32
     y_low, y_high, after, before = _each(f, low, high, low + step, high - step)
     bends = (((y_high - before) - (after - y_low)) / step / (high - low)).nan_to_num(0.0, 0.0, 0.0)
@@ -193,15 +186,15 @@ def _bend(f: Function, low: Tensor, high: Tensor) -> Tensor:
 def _change(
     low: Tensor, y_low: Tensor, after: Tensor, high: Tensor, y_high: Tensor, before: Tensor, bend: Tensor
 ) -> Tensor:
-    """How much more the slope changes from low to high than that of a smooth f: by the slopes at both ends, and by the mean slope."""
+    """How much more the slope changes from low to high than that of a smooth f. after, before: the slopes beside low and high."""
     mean = (y_high - y_low) / torch.where(high > low, high - low, 1.0)
     at_the_ends = (before - after - bend * (high - low)).abs()
     return (at_the_ends + 2 * (mean - (after + before) / 2).abs()).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: float) -> Breaks:
-    """Tell jumps from kinks, and leave out brackets where f is smooth after all. A jump is narrowed to two neighbouring numbers. The slopes
-    are those on both sides of the bracket.
+    """Tell jumps from kinks, with the slopes on both sides of each bracket. Leave out brackets where f is smooth. Narrow the bracket of a
+    jump to two neighbouring numbers.
     """
     before, after = _each(f, low - near, high + near)
     left, right = _outside(f, low, -near), _outside(f, high, near)
@@ -247,9 +240,9 @@ def narrowed(f: Function, low: Tensor, high: Tensor, levels: int = _LEVELS) -> t
 
 
 def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]:
-    """Pairs of neighbouring numbers between which f jumps, one for each gap of the sorted `x` that has a jump.
+    """Pairs of neighbouring numbers between which f jumps: at most one for each gap of the sorted `x`.
 
-    eps: the resolution of f, because rounding is no jump.
+    eps: the resolution of f. A change by rounding is no jump.
     """
     low, high = x[:-1], x[1:]
     change_before = torch.zeros_like(low)
@@ -262,7 +255,7 @@ def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]
             keep &= change > change_before / 16
             low, high, change_before = low[keep], high[keep], change[keep]
     if len(low):
-        room = sum(_SHARES) * eps * torch.maximum(low.abs(), high.abs())  # beyond what a second difference reaches
+        room = sum(_SHARES) * eps * torch.maximum(low.abs(), high.abs())  # so far the second differences do not reach
         rounding = torch.maximum(rounding_of(f, low - room, eps), rounding_of(f, high + room, eps))
         size = f(x).abs().nan_to_num(0.0, 0.0, 0.0).quantile(_MANY)
         keep = change_before > 16 * torch.maximum(rounding, eps * size)
@@ -271,7 +264,7 @@ def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]
 
 
 def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
-    """The dtype of half precision in which f computes. f then has many jumps, most of them from one number of this dtype to the next."""
+    """The half precision in which f computes, if it does. Then f has many jumps, most of them from one number of this dtype to the next."""
     beside = x * (1 - 2.0**-8)  # about as far as the next number
     low, high = jumps_of(f, torch.cat([x, beside[beside >= x[0]]]).unique())
     if len(low) < _MANY_JUMPS:
@@ -288,9 +281,9 @@ def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
 
 
 def short_decimal(low: float, high: float, size: float, eps: float = 0.0) -> float:
-    """The number from low to high that a program would name: the shortest decimal within a few floats, if it has few digits.
+    """The number from low to high that a program would have: the shortest decimal within a few floats, if it has few digits.
 
-    size: that of x. eps: the resolution there. By default it is that of the narrowest dtype in which low and high differ.
+    size: that of x. eps: the resolution; at least that of the narrowest dtype in which low and high differ.
     """
     room = 4 * max(eps, _resolution_between(low, high)) * max(abs(low), abs(high), min(size, 1.0))
     start, end = low - room, high + room

@@ -1,7 +1,7 @@
-"""Every way to ask torch for gradients. Each must give what `backward` gives, to the bit of a value.
+"""Every way to ask torch for gradients. Each must give the values of `backward`, to the last bit.
 
-A way takes (f, x, weight) and returns the gradient of x for the grad `weight`; or (f, [x, low, ...], weight) for f(x, low, ...), and
-returns a gradient for each. Zero for what gets none, as torch.func says it.
+A way takes (f, x, weight) and returns the gradient of x for the grad `weight`. Or it takes (f, [x, low, ...], weight) for f(x, low, ...),
+and returns a gradient for each tensor. As in torch.func, a tensor that gets no gradient has zeros.
 """
 
 from collections.abc import Callable, Iterable
@@ -91,7 +91,7 @@ def gradient_by_jacrev(f: Function, tensors: list[Tensor], weight: Tensor) -> Gr
 def _sliced(
     f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0
 ) -> tuple[Function, tuple[int | None, ...]]:
-    """f of one slice of y, and the dimension along which each tensor is split; None for what all slices share."""
+    """f of one slice of y, and the dimension along which each tensor is split; None for a tensor that all slices share."""
     from_the_end = dim % weight.dim() - weight.dim()
     has_dim = [tensor.dim() >= -from_the_end for tensor in tensors]
     dims = [
@@ -108,7 +108,7 @@ def _sliced(
 
 @_list_way
 def gradient_by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0) -> Gradients:
-    """One gradient a slice; what all slices share gets their sum."""
+    """One gradient for each slice. A tensor that all slices share gets the sum."""
     slice_of_f, dims = _sliced(f, tensors, weight, dim)
 
     def gradients_of_slice(weight: Tensor, *slices: Tensor) -> Gradients:
