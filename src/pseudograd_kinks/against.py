@@ -47,8 +47,8 @@ _EXACT = re.compile(r"torch\s*==\s*(\d+\.\d+)")
 def compare(against: str) -> Differences:
     """Compare the installed torch with `against`. The result has a row for each point that differs. ValueError for an unknown name.
 
-    "here" in a row is the gradient of the installed torch, "there" that of `against`. "pinned": does the installed torch give "there" under
-    the pin? This is measured.
+    In a row, "here" is the gradient of the installed torch, and "there" that of `against`. "pinned": does the installed torch give "there"
+    under the pin? This is measured.
     """
     table = load()
     framework, version = _find_version(against, table)

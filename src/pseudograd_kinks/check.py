@@ -1,4 +1,4 @@
-"""Compare the installed torch, a device or a backend with the table: what is new?"""
+"""Compare the installed torch, a device or a backend of torch.compile with the table."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class New(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """against: the version of torch in the table. skipped: points that the installed torch, or the table's, does not have.
-    not_compiled: the reason, by the point.
+    """The result of a check. against: the version of torch in the table. points: how many were compared. skipped: points that the installed
+    torch, or that of the table, does not have. not_compiled: by the point, why it was not compiled.
     """
 
     torch: str
@@ -69,7 +69,7 @@ def check(
     device: str = "cpu",
     backend: Backend | None = None,
 ) -> Checked:
-    """Measure `points`, by default all, by every quick route or compiled by `backend`, and compare the outcomes with the table."""
+    """Measure `points`, by default all, by each of ROUTES or compiled by `backend`, and compare the outcomes with the table."""
     chosen = list(table.points.values() if points is None else points)
     against = table.match_torch(torch.__version__)
     _check_device(device)

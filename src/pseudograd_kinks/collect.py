@@ -1,4 +1,4 @@
-"""The collector of the kink table: measures every point on the installed torch, and joins what the versions gave into the table.
+"""Measure every point of the kink table on the installed torch, and join the outcomes of all versions into the table.
 
 scripts/collect_kinks.py runs it in each environment: python -m pseudograd_kinks.collect RESULT.json
 """
@@ -62,10 +62,9 @@ def join(
     measured: dict[str, dict[str, dict[str, object]]],
 ) -> Json:
     """The content of table.json with new measurements. Versions with the same outcome are joined. A route is listed only where it differs
-    from eager mode.
+    from eager mode. The sentences of "changes" stay as long as their changes do; a new change needs a sentence, written by hand.
 
-    outcomes: by the id of a point and the framework. measured: how each version was measured. A sentence of "changes" stays as long as its
-    change; write one into table.json for each new change.
+    outcomes: by the id of a point and the framework. measured: how each version was measured.
     """
     rows = [_join_row(row, outcomes.get(row["id"], {})) for row in stored["points"]]
     return {"format": stored["format"], "measured": measured, "points": rows}

@@ -14,7 +14,7 @@ from torch.autograd import forward_ad
 from .outcome import Outcome, Row
 from .table import Point
 
-_TILES = 64  # copies of each value: they fill the vectors of every processor, so no scalar loop runs
+_TILES = 64  # copies of the inputs: they fill the vectors of every processor, so no loop over single numbers runs
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 EAGER = "eager"
 FILLED = ("forward", "aot_eager", "inductor")  # routes that give zeros where eager mode gives no gradient
@@ -89,7 +89,7 @@ def _measure_vector(point: Point, device: str) -> Outcome:
 
 
 def _first_tile(row: Row) -> Row:
-    """The gradients of the first tile. Raises ArithmeticError if another tile has others."""
+    """The gradients of the first copy of the inputs. Raises ArithmeticError if another copy gets other gradients."""
     size = len(row) // _TILES
     tiles = {str(row[start : start + size]) for start in range(0, len(row), size)}
     if len(tiles) > 1:

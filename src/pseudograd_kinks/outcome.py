@@ -1,4 +1,4 @@
-"""The outcome of a framework at a point: a gradient or an error. Its form in JSON, and when two outcomes are the same."""
+"""The outcome of a framework at a point, a gradient or an error: when two of them are the same, and how JSON holds them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 _TEXTS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
-_EXACT = 1e-4  # for float32 and float64: by so much processors and libraries differ
+_EXACT = 1e-4  # for float32 and float64, because processors and libraries differ by less
 Row = tuple[float, ...]
 Json = dict[str, Any]  # an object of table.json
 

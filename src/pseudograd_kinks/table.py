@@ -50,12 +50,12 @@ class Span(NamedTuple):
 class Point(Record, kw_only=True):
     """A function, its inputs, and its gradients.
 
-    id: the op with its arguments, "@", and the place. op: the name to look it up by. kind: one of KINDS.
-    expressions: the function by framework, of the inputs x, y, z, w. inputs: numbers in nested lists. differentiated: the indices of the
-        inputs that get a gradient. weights: of the entries of the result, before they are summed; empty for ones.
-    elementwise: may the inputs be repeated, so that a vectorised kernel sees them? They are flat lists then.
-    spans: by framework, the outcomes of its plain gradient, from the oldest version on. exceptions: by framework and route, the spans of
-        the outcomes that are not those of the plain gradient. changes: by the version that began with it, why the gradient changed.
+    id: the op with its arguments, "@", and the input. op: the name by which a user asks for it. kind: one of KINDS.
+    expressions: by framework, the function of the inputs x, y, z, w. inputs: numbers in nested lists. differentiated: the indices of the
+        inputs that get a gradient. weights: those of the entries of the result in its sum; if empty, all are 1.
+    elementwise: are the inputs flat lists that may be repeated, so that a vectorised kernel runs?
+    spans: by framework, the outcomes in eager mode, from the oldest version on. exceptions: by framework and route, the outcomes that
+        differ from those. changes: by the first version with a new gradient, why it changed.
     """
 
     id: str
@@ -73,13 +73,13 @@ class Point(Record, kw_only=True):
     note: str = ""
 
     def function(self, framework: str, names: Json) -> Callable[..., Any]:
-        """The expression of `framework` as a function; `names`: the modules that it uses."""
+        """The expression of `framework` as a function. names: the modules that it uses."""
         code = f"lambda {', '.join(_VARIABLES[: len(self.inputs)])}: {self.expressions[framework]}"
         function: Callable[..., object] = eval(code, {**names, "math": math, "inf": math.inf, "nan": math.nan})
         return function
 
     def gradient(self, framework: str, version: str | None = None) -> list[list[float]] | None:
-        """The gradient of each differentiated input; zeros if the input gets none. By default, that of the last measured version.
+        """The gradient of each differentiated input, by default in the last measured version. An input without a gradient has zeros.
 
         None if the framework raises an error, lacks the function, or was not measured in this version.
         """
@@ -91,7 +91,7 @@ class Point(Record, kw_only=True):
         return [[0.0] * size if row is None else list(row) for row, size in rows]
 
     def outcome(self, framework: str, version: str | None = None, route: str = "eager") -> Outcome | None:
-        """The outcome; None if it was not measured. A version between two of a span belongs to the span."""
+        """The outcome, by default of the last measured version; None if it was not measured. A version between two of a span is in it."""
         if framework not in FRAMEWORKS:
             raise unknown_name("kinks", "framework", FRAMEWORKS, framework)
         spans = self.spans.get(framework, [])
@@ -113,7 +113,7 @@ class Table(NamedTuple):
         return sorted(self.measured[framework], key=parse_version)
 
     def match_torch(self, version: str) -> str:
-        """The measured version of torch with which this one is compared: itself, or the last one before it."""
+        """The measured version of torch with which this version is compared: the same, or the last one before it."""
         return [known for known in self.versions("torch") if parse_version(known) <= parse_version(version)][-1]
 
 

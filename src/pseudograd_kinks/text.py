@@ -42,7 +42,7 @@ def choose_points(table: Table, names: Iterable[str] = (), families: Collection[
 
 
 def table_text(table: Table, points: Iterable[Point], version: str) -> str:
-    """A line for each point: the torch of `version`, versions of torch that differ from it, JAX and TensorFlow."""
+    """A line for each point: torch in this version, in versions that differ from it, JAX and TensorFlow."""
     version = table.match_torch(version)
     jax, tensorflow = table.versions("jax"), table.versions("tensorflow")
     head = ("point", f"torch {version}", "other torch", f"jax {'/'.join(jax)}", f"tensorflow {'/'.join(tensorflow)}")

@@ -1,10 +1,10 @@
-"""What the commands of the five packages share, without torch: the command line, codes, notices, their baselines and their formats."""
+"""What the commands of all packages share: the command line, codes, notices, baselines and formats. Nothing here imports torch."""
 
 USES = ()  # it imports none of the others
 
 
 def own_version() -> str:
-    """The version of the distribution, which pyproject.toml alone says."""
+    """The version of the installed distribution."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

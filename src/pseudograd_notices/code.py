@@ -12,7 +12,7 @@ from typing import NamedTuple
 _MISREAD = str.maketrans("OIL", "011")
 _NUMBER = re.compile(r"PG\d*", re.IGNORECASE)
 _GROUPS = ("all", "default")
-# A code on the page of a command: the head of its section; and the whole section, in which some parts may be missing.
+# A section of the page codes.md of a command: its head, and the whole section, in which some parts may be missing.
 _HEAD = re.compile(r"^# (PG\d{3}) (\S+)$", re.MULTILINE)
 _SECTION = re.compile(
     r"# (PG\d+) (\S+)\n\n(.+?)\.( Off by default\.)?\n\n(?:(.+?)\n\n)??Instead: (.+?)\n"
@@ -25,8 +25,8 @@ class Code(NamedTuple):
     """A kind of notice of `lint` (PG1xx), `diagnose` (PG2xx), `upgrade` (PG3xx) or `bisect` (PG4xx). A removed number is not used again.
 
     number, name: two ways to ask for the code. meaning: what is true at the line, a sentence without its full stop. why: why that is bad.
-    mend: what to do instead. bad: a program with this fault. good: a program without it. Tests run both. is_default: is it reported
-    without `--select`? from_source: does `lint` report it?
+    mend: what to do instead. bad, good: programs with and without this fault; tests run both. is_default: is it reported without
+    `--select`? from_source: does `lint` report it?
     """
 
     number: str
@@ -85,7 +85,7 @@ def select_codes(where: str, argument: str, words: Sequence[str], codes: Sequenc
 
 
 def drop_codes_of_others(words: Sequence[str], codes: Sequence[Code]) -> list[str]:
-    """The words of a list that all commands read, without those that name only codes of other commands."""
+    """The words of a list, which all commands read, without those that name only codes of other commands."""
     own = [text for code in codes for text in (code.number, code.name)]
 
     def is_in(texts: Iterable[str], word: str) -> bool:

@@ -86,12 +86,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _runs_as_module() -> bool:
-    """Does `python -m pseudograd` import the library, before it is the command?"""
+    """Is `python -m pseudograd` importing the library, which comes before its command?"""
     return sys.argv[:1] == ["-m"] and any(word.removeprefix("-m") == "pseudograd" for word in sys.orig_argv[1:])
 
 
 def run_without_torch(error: ModuleNotFoundError) -> None:
-    """Run the command of `python -m pseudograd`, although its import of the library failed. Does nothing unless torch is missing."""
+    """If the import of `python -m pseudograd` failed because torch is missing, run the command: some commands need no torch."""
     if error.name == "torch" and _runs_as_module():
         sys.argv[0] = "pseudograd"
         sys.exit(main())

@@ -1,7 +1,7 @@
 """A notice of `lint` or `diagnose`, and baselines: files of known notices, so that only new ones count.
 
-A baseline knows a notice by its file, its code and the text of its expression, not by its line, and counts equal notices. A notice whose
-line moves stays known; a further equal notice is new.
+A baseline knows a notice by its file, its code and the text of its expression, so a notice whose line moves stays known. It counts equal
+notices; a further equal notice is new.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Notice(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The key by which a baseline knows the notice. It is equal on every system, and for every layout of the expression."""
+        """The key by which a baseline knows the notice: the same on every system, and for every layout of the expression."""
         return PurePath(self.path).as_posix().removeprefix("./"), self.code, " ".join(self.expression.split())
 
     def rebase(self, root: Path | None) -> Notice:

@@ -53,11 +53,11 @@ def check_format(where: str, name: str) -> str:
 
 
 def split_words(texts: Iterable[str]) -> list[str]:
-    """The words between commas; `layers.[0,1].*` is one word."""
+    """The words between commas. `layers.[0,1].*` is one word."""
     return [word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text) if word.strip()]
 
 
-# A name without a hyphen, such as `cut`, may be a parameter's; `PG2O4` is a misread number.
+# What `--ignore` takes as a code. A name without a hyphen, such as `cut`, may be that of a parameter. `PG2O4` is a misread number.
 _CODE = re.compile(r"PG\d\w*|PG|[a-z]+(-[a-z]+)+")
 
 

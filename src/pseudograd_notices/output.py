@@ -16,7 +16,7 @@ _SIMILAR = {"–": "-", "—": "-", "−": "-", "·": "*", "×": "x", "≤": "<=
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Inside, characters that the terminal lacks are printed as similar ones, and what is printed to a closed stream is lost."""
+    """Inside, characters that the terminal lacks are printed as similar ones, and text for a stream that is None is lost."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.StringIO())
@@ -31,7 +31,7 @@ def plain() -> Iterator[None]:
 
 
 def abandon(stream: TextIO) -> None:
-    """Send the rest of a stream without a reader to nowhere, so that Python's last flush does not fail."""
+    """Send the rest of a stream whose reader has left to nowhere, so that Python's last flush does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

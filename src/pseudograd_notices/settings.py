@@ -20,9 +20,9 @@ Ignores = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Settings(NamedTuple):
-    """The values of the table. A key that it lacks has an empty value. file: None if no file has the table.
+    """The values of the table; empty for a key that it lacks. file: None if no file has the table.
 
-    per_file_ignores: a pattern for files, and the codes that are left out there.
+    per_file_ignores: pairs of a pattern for files, and the codes to leave out there.
     """
 
     file: Path | None = None
@@ -67,7 +67,7 @@ class Settings(NamedTuple):
 
 
 def is_file(path: str, pattern: str) -> bool:
-    """Does a pattern of `file_patterns` match the file? A pattern that begins with a folder is compared with the absolute path."""
+    """Does a pattern of `file_patterns` match the file? An absolute pattern is compared with the absolute path."""
     is_absolute = os.path.isabs(pattern)
     if os.path.isabs(path) and not is_absolute:
         return False

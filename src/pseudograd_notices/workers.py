@@ -9,7 +9,7 @@ from multiprocessing.process import BaseProcess
 
 
 def end_with_parent() -> None:
-    """Let this process, which multiprocessing started, exit as soon as its parent has ended."""
+    """Make this process, which multiprocessing started, exit as soon as its parent has ended."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_and_exit, args=(parent,), daemon=True).start()

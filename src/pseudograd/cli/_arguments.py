@@ -1,4 +1,4 @@
-"""Arguments that several commands have, and what they name: a module or function of the user, a training, a program."""
+"""Arguments that several commands have; and the modules, functions and trainings of the user that these arguments name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
 
 
 def add_change(command: argparse.ArgumentParser, frameworks: str = ", jax or tensorflow") -> None:
-    """frameworks: the end of the help of `--pin`."""
+    """The options `--pin` and `--override`. frameworks: the end of the help of `--pin`."""
     add = command.add_argument
     default, example = name_rules()
     edges = f"pin the gradient at bounds: closed, open, half, 'torch<=2.13', 'torch>=2.14'{frameworks}"
@@ -74,7 +74,7 @@ def add_change(command: argparse.ArgumentParser, frameworks: str = ", jax or ten
 
 
 def choose_pin(where: str, options: argparse.Namespace) -> str | None:
-    """The value of `--pin`; without it and without `--override` the pin of the project."""
+    """The value of `--pin`. Without `--pin` and `--override`, the pin of the project."""
     if options.pin is not None or options.override:
         return str(options.pin) if options.pin is not None else None
     settings = read_settings(where)
@@ -106,7 +106,7 @@ def import_named(where: str, argument: str, name: str, got: str) -> ModuleType:
 
 
 def in_one_line(error: Exception) -> str:
-    """The text of an error. If the error is not about importing, its type comes first."""
+    """The text of an error, after its type if the error is not about importing."""
     text = " ".join(str(error).split()).rstrip(".")
     return text if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {text}"
 
@@ -129,7 +129,7 @@ def function_named(where: str, argument: str, path: str) -> Any:
 
 @contextlib.contextmanager
 def current_folder() -> Iterator[None]:
-    """Put the current folder on sys.path, where modules of the user are found. Other processes get a copy of this sys.path."""
+    """Inside, the current folder is on sys.path, so that modules of the user are found; in processes that start here, too."""
     path = list(sys.path)
     sys.path.insert(0, os.getcwd())
     try:

@@ -14,11 +14,12 @@ from .sampling import Sampler
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
-# A trainer takes the callbacks of its own package alone: the package that the program has imported is meant.
+# Two packages have the same trainer. Each takes only callbacks of its own.
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def _package() -> object:
+    """The package that the program has imported, or else one that is installed."""
     for name in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         try:
             return import_module(name)
@@ -35,7 +36,7 @@ class DiagnoseCallback(Sampler, _package().Callback):  # type: ignore[misc]
         window: how many steps one diagnosis lasts. Findings that need ten steps, `stalled` and `wind-up`, need a window of ten.
         stop_on: what ends the training, as `--fail-on` takes it: "starved", "cut>0.5" or "any"; or several.
         detail, ignore, sensitivity: as `pseudograd.diagnose` takes them. The finding `convention` judges five steps or more.
-    Raises: ValueError for a number of steps that is none, or a code that is unknown.
+    Raises: ValueError for a wrong number of steps, or an unknown code.
     Example:
         trainer = lightning.Trainer(callbacks=[DiagnoseCallback(every_n_steps=100, stop_on="starved")])
         print(callback.last)  # the newest diagnosis, as `pseudograd.diagnose` gives it

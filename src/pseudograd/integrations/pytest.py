@@ -1,4 +1,4 @@
-"""For test suites: the context `diagnosed(model)`, which fails if training steps have a finding, and the context of pinned tests."""
+"""For test suites: `diagnosed(model)`, a context that fails if training steps have a finding, and the context of pinned tests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def diagnosed(
         fail_on: "any", a code such as "starved", a code with a share such as "cut>0.5"; or several.
     Returns: a context that gives the `Diagnosis`. It works in every test runner; in pytest the fixture `diagnosed` is this function.
     Raises: AssertionError with the report if one of `fail_on` holds, or if no backward pass ran in the block;
-        ValueError for an unknown code. What the steps raise themselves is raised as it is.
+        ValueError for an unknown code. An error of the steps is raised as it is.
     Example:
         >>> net = torch.nn.Linear(2, 1)
         >>> with diagnosed(net, fail_on="starved"):
@@ -88,11 +88,11 @@ def _diagnosed(
 
 
 class PinnedTests:
-    """The context in which the plugin runs every test. It pins the edge, and counts the calls of threads that the pin does not reach."""
+    """The context in which the plugin runs every test. It pins the edge, and counts calls in threads, which the pin does not reach."""
 
     def __init__(self, edge: str) -> None:
         self.pin = pin_edge(edge)
-        is_idle = not self.pin.replacements or self.pin.report().is_torchs_own
+        is_idle = not self.pin.replacements or self.pin.report().is_torchs_own  # then there are no calls to miss
         counting = hooks.NewThreads(lambda: _Counting(self._missed, lambda: self._depth > 0))
         self._threads = contextlib.nullcontext() if is_idle else counting
         self._depth = 0

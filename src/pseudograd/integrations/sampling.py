@@ -1,4 +1,4 @@
-"""Diagnoses of some steps of a training that a trainer of another package runs. Its callbacks share the class Sampler."""
+"""Diagnoses of some steps of a training that another package runs. The callbacks for these packages share the class Sampler."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Log = Callable[[dict[str, float]], None]
 class Sampler:
     """Diagnoses the first `window` of every `every_n_steps` steps of the optimiser. In the other steps it does nothing at all.
 
-    A trainer's callback calls `begin_batch` and `end_batch` around each batch, with the number of steps that were taken. It calls `end` at
-    the end, also after an error. `last` is the newest diagnosis that has ended. `stops` says that a finding of `stop_on` was made.
+    A trainer's callback calls `begin_batch` and `end_batch` around each batch, with the number of steps that were taken, and `end` after
+    the training, also after an error. last: the newest diagnosis that has ended. stops: has a finding of `stop_on` been made?
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Sampler:
         ignore: Sequence[str] = (),
         sensitivity: int | bool = False,
     ) -> None:
-        super().__init__()  # of the trainer's own class of callbacks
+        super().__init__()  # the callback's other base class is that of the trainer
         self._name = type(self).__name__
         for argument, value in (("every_n_steps", every_n_steps), ("window", window)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -52,7 +52,7 @@ class Sampler:
         self.stops = False
 
     def begin_batch(self, steps: int, model: nn.Module) -> None:
-        """Before a batch, when `steps` steps have been taken. The batches of one accumulated step are diagnosed together."""
+        """Begin a diagnosis before a batch if one is due. steps: how many were taken. Batches of an accumulated step share a diagnosis."""
         if self._next is None:  # a training that resumes from a checkpoint goes on with its count
             self._next = math.ceil(steps / self._every) * self._every
         if self._open is None and steps >= self._next:
@@ -62,7 +62,7 @@ class Sampler:
             self._open[1].__enter__()
 
     def end_batch(self, steps: int, log: Log) -> None:
-        """After a batch. Ends the diagnosis when its window is full, and hands its numbers to the trainer's own logger."""
+        """End the diagnosis after a batch if its window is full, and hand its numbers to the trainer's own logger."""
         if self._open is None or steps < self._open[0] + self._window:
             return
         diagnosis = self._open[1]
@@ -73,12 +73,12 @@ class Sampler:
             warnings.warn(f"{self._name}: the training is stopped, as asked: {reason}\n{diagnosis}", stacklevel=2)
 
     def end(self) -> None:
-        """The training has ended; the next training may begin at any step."""
+        """End the open diagnosis and forget when the next is due, because the next training may begin at any step."""
         self.close()
         self._next = None
 
     def close(self) -> None:
-        """Ends the open diagnosis, if there is one."""
+        """End the open diagnosis, if there is one."""
         if self._open is not None:
             (_, self.last), self._open = self._open, None
             self.last.__exit__(None, None, None)

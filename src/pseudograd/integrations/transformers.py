@@ -18,12 +18,12 @@ class DiagnoseCallback(Sampler, TrainerCallback):
     """Diagnose one step in every hundred, and log the findings.
 
     Args:
-        trainer: the trainer that the callback is added to. Its `log` gets the numbers; a callback is not told its trainer.
+        trainer: the trainer to which you add the callback. Its `log` gets the numbers.
         every_n_steps: of the optimiser; the first step is always one of them.
         window: how many steps one diagnosis lasts. Findings that need ten steps, `stalled` and `wind-up`, need a window of ten.
         stop_on: what ends the training, as `--fail-on` takes it: "starved", "cut>0.5" or "any"; or several.
         detail, ignore, sensitivity: as `pseudograd.diagnose` takes them. The finding `convention` judges five steps or more.
-    Raises: ValueError for a number of steps that is none, or a code that is unknown.
+    Raises: ValueError for a wrong number of steps, or an unknown code.
     Example:
         callback = DiagnoseCallback(trainer, every_n_steps=100, stop_on="starved")
         trainer.add_callback(callback)

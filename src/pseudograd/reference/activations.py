@@ -1,4 +1,4 @@
-"""gelu, silu, leaky_relu, hardsigmoid and jumprelu for one number: plain `if`s. The steps of "fewbit" are written out above 0 only.
+"""gelu, silu, leaky_relu, hardsigmoid and jumprelu for one number: plain `if`s. The steps of "fewbit" are written out for x above 0.
 
 `fl` rounds to the dtype under test. torch computes half precision in float32 and rounds once at the end.
 """
@@ -79,7 +79,7 @@ def jumprelu(
 
 
 def _step(steps: tuple[tuple[Number, ...], tuple[Number, ...]], x: Number) -> Number:
-    """The slope of the interval of x. An end belongs to the interval below it. NaN counts as above all."""
+    """The slope of the interval of x. An end belongs to the interval below it. NaN is in the last interval."""
     ends, slopes = steps
     if math.isnan(x):
         return slopes[-1]

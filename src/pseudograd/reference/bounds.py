@@ -30,7 +30,7 @@ def _blocks(grad: Number, below: bool, above: bool) -> bool:
 
 
 def _usable_range(low: Number, high: Number, fl: Round) -> Number | None:
-    """max - min where that is positive and finite, else None."""
+    """max - min if that is positive and finite, else None."""
     width = fl(high - low)
     return width if 0 < width < math.inf else None
 

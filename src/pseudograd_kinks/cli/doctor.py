@@ -1,4 +1,4 @@
-"""The command `pseudograd doctor`. It is in this package, because `--against` reads the kink table."""
+"""The command `pseudograd doctor`. It is in this package because `--against` reads the kink table."""
 
 from __future__ import annotations
 
