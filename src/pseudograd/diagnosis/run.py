@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -49,8 +49,14 @@ FAILED = 4  # the exit status where `--fail-on` holds
 _CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 Condition = Callable[[Report], list[str]]  # the lines where it holds
 Job = Mapping[str, Any]  # the instructions for each process of the program; "options": the arguments of `Diagnosis`
-# the argument that names a file, the file, and what makes its text
-_Target = tuple[str, Path, Callable[[ProgramReport], str]]
+
+
+class _Target(NamedTuple):
+    """A file to write: the argument of the command that names it, and a function that makes its text."""
+
+    argument: str
+    file: Path
+    make_text: Callable[[ProgramReport], str]
 
 
 def parse_condition(
@@ -143,7 +149,7 @@ def run(
     lines += _describe_processes(report, done)
     status = done.status
     if output.new_baseline_file is not None and not report.backwards:
-        targets = [target for target in targets if target[0] != "--write-baseline"]
+        targets = [target for target in targets if target.argument != "--write-baseline"]
         lines.append("diagnose: --write-baseline: no backward pass was seen, so the baseline is not written")
         status = status or FAILED
     errors = _write(targets, whole)
@@ -180,19 +186,19 @@ def _run_side_by_side(command: Sequence[str], job: Job) -> programs.Run:
 
 
 def _targets(output: Output, html: Path | None, json_file: Path | None) -> list[_Target]:
-    """The files to write. If each rank is a command of its own, all but rank 0 write `found.rank1.json` in place of `found.json`."""
-    rank = _rank()
-    files: tuple[tuple[str, Path | None, Callable[[ProgramReport], str]], ...] = (
-        ("--html", html, page),
-        ("--json", json_file, lambda report: json_text(report.to_json())),
-        ("--write-baseline", output.new_baseline_file, output.format_baseline),
-        ("--output-file", output.file, lambda report: output.render(output.drop_known(report))),
-    )
-    return [
-        (name, checked_file("diagnose", name, file.with_stem(f"{file.stem}.rank{rank}") if rank else file), make)
-        for name, file, make in files
-        if file is not None
-    ]
+    """The files to write. If each rank is a command of its own, rank 1 writes `found.rank1.json` in place of `found.json`, and so on."""
+    rank, targets = _rank(), []
+
+    def add(argument: str, file: Path | None, make_text: Callable[[ProgramReport], str]) -> None:
+        if file is not None:
+            file = file.with_stem(f"{file.stem}.rank{rank}") if rank else file
+            targets.append(_Target(argument, checked_file("diagnose", argument, file), make_text))
+
+    add("--html", html, page)
+    add("--json", json_file, lambda report: json_text(report.to_json()))
+    add("--write-baseline", output.new_baseline_file, output.format_baseline)
+    add("--output-file", output.file, lambda report: output.render(output.drop_known(report)))
+    return targets
 
 
 def _rank() -> int | None:
@@ -207,9 +213,9 @@ def _rank() -> int | None:
 def _write(targets: Sequence[_Target], report: ProgramReport) -> list[str]:
     """Write the files. Returns the errors."""
     errors = []
-    for name, target, make in targets:
+    for target in targets:
         try:
-            write("diagnose", name, target, make(report))
+            write("diagnose", target.argument, target.file, target.make_text(report))
         except ValueError as error:
             errors.append(str(error))
     return errors

@@ -125,16 +125,14 @@ class Influence:
         self._compared_bits = 0  # of cuts whose value a comparison makes or reads
         self._direct_bits = self._direct_bits_of_no_grad = 0  # of all cuts, and of those under no_grad alone
         self._leaves, self._locations = leaves, locations
-        # Of a detached tensor: the leaves upstream of its source; the lowest bit says whether the source is a leaf.
-        self._detached = Marks()
+        self._detached = Marks()  # the leaves upstream of the tensor from which a tensor was detached
         # By id of a detached tensor: a weak reference to it, and one to the leaf, or other tensor without a graph, whose memory it shares.
         self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
         self._local = threading.local()
 
     def source_of_detached(self, tensor: Tensor) -> tuple[int, bool]:
         """The leaves upstream of the tensor that this one was detached from, and whether that tensor is a leaf."""
-        bits = self._detached.get(tensor)
-        return bits >> 1, bool(bits & 1)
+        return self._detached.get(tensor), self._origin_of(tensor) is not None
 
     def drop_references(self, tensor: Tensor, other: Tensor) -> Callable[[], None]:
         """Drop the weak references to two tensors that torch swaps. The returned function makes them again."""
@@ -265,11 +263,9 @@ class Influence:
             for tensor in new:
                 self._marks.add(tensor, bits)
                 if kind in _KINDS_OF_DETACH:
-                    source = learning[0]
-                    is_leaf = nodes.node_of(source) is None
-                    self._detached.add(tensor, self._leaves.upstream_of(source) << 1 | is_leaf)
-                    if is_leaf:
-                        self._note_origin(tensor, source)
+                    self._detached.add(tensor, self._leaves.upstream_of(learning[0]))
+                    if nodes.node_of(learning[0]) is None:
+                        self._note_origin(tensor, learning[0])
         elif written:
             return self._cut(_kind(name, False), written)
         return 0
@@ -278,6 +274,10 @@ class Influence:
         """Note that a tensor shares the memory of another one, as long as both live."""
         key, origins = id(tensor), self._origins
         origins[key] = weakref.ref(tensor, partial(forget, origins, key)), weakref.ref(source)
+
+    def _origin_of(self, tensor: Tensor) -> Tensor | None:
+        known = self._origins.get(id(tensor))
+        return known[1]() if known is not None and known[0]() is tensor else None
 
     def leaves_behind_cuts(self, tensor: Tensor) -> int:
         """The leaves upstream of the cuts that a value without a gradient comes from."""
@@ -291,8 +291,7 @@ class Influence:
 
     def _mark_origin(self, changed: Tensor) -> None:
         """Mark a leaf whose memory was written to, unless the value was made of the leaf itself."""
-        known = self._origins.get(id(changed))
-        origin = known[1]() if known is not None and known[0]() is changed else None
+        origin = self._origin_of(changed)
         if origin is not None:
             self._marks.add(origin, self._marks_of_others(self._marks.get(changed), origin))
 

@@ -23,7 +23,9 @@ from .norms import Sizes, is_power_of_two
 if TYPE_CHECKING:
     from .on_device import Ledger
 
-_MOST_NAMELESS = 4096  # leaves that no module has, and leaves that are gone: a program may make new ones in every step
+_MOST_NAMELESS = (
+    4096  # so many leaves without a module, and so many that are gone: a program may make new ones in every step
+)
 _MOST_WITHOUT_VARIABLE = 64  # leaves without a name for which the next search looks again
 _SEARCHES_OF_EACH_STEP = 32  # so many steps search for names; later ones ever less often
 _MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step
@@ -37,6 +39,7 @@ _FUNCTION_NODE: type = torch.autograd.function.BackwardCFunction
 
 @harmless("a parameter that is gone")
 def _settle(leaf: Leaf) -> None:
+    """Reduce what is known of the entries of a leaf to counts, if its tensor is gone."""
     if leaf.tensor() is None:
         with quietly():
             leaf.entries.settle()
@@ -203,8 +206,11 @@ class Leaves:
 
     def _add(self, tensor: Tensor, is_nameless: bool) -> int | None:
         """The bit of a new leaf; None if there are too many."""
-        is_full = len(self.all) >= _MOST_LEAVES or len(self.all) - len(self._bits) >= _MOST_NAMELESS
-        if self._nameless >= _MOST_NAMELESS if is_nameless else is_full:
+        gone = len(self.all) - len(self._bits)
+        has_room = len(self.all) < _MOST_LEAVES and gone < _MOST_NAMELESS
+        if is_nameless:
+            has_room = self._nameless < _MOST_NAMELESS
+        if not has_room:
             self.has_more = True
             return None
         self._nameless += is_nameless
@@ -227,6 +233,7 @@ class Leaves:
                     known = self._bits.get(id(value))
                     if known is None or known[0]() is not value or not self.all[known[1]].has_run:
                         return False
+            # A list or tuple of integers is a size; any other may hold leaves.
             elif isinstance(value, dict) or (isinstance(value, (list, tuple)) and not {*map(type, value)} <= {int}):
                 return False
         return True
@@ -253,7 +260,7 @@ class Leaves:
 
         return restore
 
-    def partial(self) -> int:
+    def find_partial(self) -> int:
         """The set of parameters that are looked up, or that miss a gradient for half of their entries. Waits for the device."""
         return sum(1 << bit for bit, leaf in self if leaf.entries.mask is not None and leaf.misses_many)
 

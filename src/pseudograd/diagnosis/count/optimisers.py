@@ -50,7 +50,7 @@ class SteppedOptimiser:
         self.optimizer = weakref.ref(optimizer)
         self.settings = frozenset(optimizer.defaults)  # the names of its settings
         self.kind = type(optimizer).__name__
-        # The epsilon, if a step adds it in the dtype of the parameter. A fused step does not.
+        # The epsilon, if a step adds it in the dtype of the parameter; else 1. A fused step adds it in full precision.
         self.eps = 1.0 if optimizer.defaults.get("fused") else optimizer.defaults.get("eps", 1.0)
         self.groups: list[list[Leaf]] = []
         self.have_moved: list[bool] = []  # by group: was there a step with a rate other than 0?
@@ -186,7 +186,7 @@ class Optimisers:
             self.look_at_unheld(is_last=False)
         if record.pending or not all(record.have_moved):
             with quietly():
-                self._look(record, optimizer, has_closure)
+                self._look_at_gradients(record, optimizer, has_closure)
         return record
 
     def _note_step(self, record: SteppedOptimiser, optimizer: Optimizer) -> None:
@@ -247,7 +247,7 @@ class Optimisers:
                 leaf.is_in_optimizer, leaf.is_frozen = True, False
         return record
 
-    def _look(self, record: SteppedOptimiser, optimizer: Optimizer, has_closure: bool) -> None:
+    def _look_at_gradients(self, record: SteppedOptimiser, optimizer: Optimizer, has_closure: bool) -> None:
         for number, settings in enumerate(optimizer.param_groups):
             if not record.have_moved[number] and not is_zero(settings.get("lr")):
                 record.have_moved[number] = True
@@ -261,7 +261,7 @@ class Optimisers:
             leaf for leaf in record.pending if leaf.step_missed_gradient.is_certain and leaf.taken_at is None
         ]
         if is_power_of_two(record.steps):  # because a device has to be waited for
-            _settle(record.pending)
+            _read_flags(record.pending)
             record.pending = [leaf for leaf in record.pending if not leaf.step_saw_gradient.is_certain]
 
 
@@ -280,7 +280,7 @@ def _is_plain(tensor: Tensor | None) -> TypeGuard[Tensor]:
     return tensor is not None and are_plain([tensor]) and tensor.layout is torch.strided and has_numbers(tensor)
 
 
-def _settle(leaves: Iterable[Leaf]) -> None:
+def _read_flags(leaves: Iterable[Leaf]) -> None:
     """Read `step_saw_gradient` from devices, for all leaves at once, unless a CUDA graph is being captured."""
     flags = {leaf: flag for leaf in leaves if (flag := leaf.step_saw_gradient.unread) is not None}
     for leaf, answer in read_together(flags):

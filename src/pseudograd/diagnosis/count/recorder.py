@@ -705,7 +705,7 @@ class Recorder(Subscriber):
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
             if self.partial_suspects:
                 self.zeros.drops.end()
-            self.partial_suspects = self.leaves.partial() if is_last else 0
+            self.partial_suspects = self.leaves.find_partial() if is_last else 0
             has_unplaced = self.nonfinite is not None and self.nonfinite.has_unplaced
             if not self.is_full or self.backwards >= LAST_NEW_SUSPECT:
                 self.skipped_ops = _PASSING

@@ -107,6 +107,7 @@ class _Shares:
 
     @property
     def order(self) -> float:
+        """The key for sorting: the largest sum of shares comes first."""
         return 0.0 if math.isnan(self.total) else -self.total
 
 

@@ -103,16 +103,16 @@ def questions(whatif: Mapping[str, object] | None) -> list[WhatIf]:
 
 
 class _Pass:
-    """One backward of the program, while it runs."""
+    """One backward of the program while it runs, and the answers of the further passes before it."""
 
     def __init__(self) -> None:
         # The gradients of a further pass under torch's own rules; removed when the gradient of the program arrives.
         self.gradients: dict[Leaf, Tensor] = {}
-        self.rows: dict[WhatIf, dict[Leaf, Comparison]] = {}
-        self.inexact: dict[WhatIf, set[str]] = {}
-        self.touched: set[WhatIf] = set()
+        self.rows: dict[WhatIf, dict[Leaf, Comparison]] = {}  # the gradients under each question
+        self.inexact: dict[WhatIf, set[str]] = {}  # why a question has no answer in this pass
+        self.touched: set[WhatIf] = set()  # the questions that change an op at which a gradient arrived
         self.reasons: set[str] = set()  # why none of the questions has an answer
-        self.arrived: dict[Leaf, Comparison] = {}
+        self.arrived: dict[Leaf, Comparison] = {}  # the gradients of the program
         self.step = 0  # the number of this backward, if the sensitivity is measured
         self.answers: Answers = {}
         self.is_plain = False  # there is no question, and no node is at a kink
