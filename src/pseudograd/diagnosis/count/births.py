@@ -214,7 +214,10 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
     if op not in _INPUTS:
         return None
     function, *names = _INPUTS[op]
-    values: list[Tensor | float | None] = [_first(saved_value(node, name), _leaf_value(node, name)) for name in names]
+    values: list[Tensor | float | None] = []
+    for name in names:
+        value = saved_value(node, name)
+        values.append(_leaf_value(node, name) if value is None else value)
     if op == "Pow" and values[1] is None:
         values[1] = _least_exponent(node)
     if any(value is None for value in values):
@@ -224,10 +227,6 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
         return result
     except RuntimeError:
         return None
-
-
-def _first(value: Tensor | None, other: Tensor | None) -> Tensor | None:
-    return other if value is None else value
 
 
 def _leaf_value(node: GraphNode, name: str) -> Tensor | None:
@@ -274,11 +273,8 @@ def describe_input(op: str, node: GraphNode, mask: Tensor) -> InputDescription:
     if op in _LIMITS and results:
         at = _entries_of(results[0], mask)
         limit = float(_LIMITS[op](torch.tensor(torch.finfo(results[0].dtype).max, dtype=torch.float64)))
-        return (
-            InputDescription(f"x is above {limit:.4g}")
-            if bool(at.isinf().any())
-            else InputDescription(is_ordinary=True)
-        )
+        is_beyond = bool(at.isinf().any())
+        return InputDescription(f"x is above {limit:.4g}" if is_beyond else "", is_ordinary=not is_beyond)
     if op in ("Sqrt", "Rsqrt", "Reciprocal") and results:
         at = _entries_of(results[0], mask)
         zero, below = (at == 0) if op == "Sqrt" else at.isinf(), at.isnan()

@@ -5,7 +5,7 @@ This module is imported when a gradient or a loss is broken for the first time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -426,11 +426,10 @@ class Nonfinite:
 
         result: its broken result; None if the result may be broken, and nobody has it.
         """
-        results = saved_results(node)
+        results, inputs = saved_results(node), saved_inputs(node)
         if results and not any(map(is_broken, results)):
             self._note_finite(node, results[-1])
             return
-        inputs = saved_inputs(node)
         broken = {name: value for name, value in inputs.items() if is_broken(value)}
         for name, value in broken.items():
             self._search_behind_input(node, name, value)
@@ -440,25 +439,15 @@ class Nonfinite:
         known = {position_of(node, name) for name in inputs}
         others = [other for position, (other, _) in enumerate(node.next_functions) if position not in known]
         unknown = [other for other in others if other is not None]
+        makers = [other for other in unknown if nodes.name_of(other) != nodes.LEAF]
         op = op_of(node)
         y = recompute(op, node)
-        if y is None and results:
-            y = results[0]
-            # The op saves no input, so its input may have been broken, too. Exp and its like make inf of finite numbers, a root does not.
-            if not inputs and (op not in KIND_OF or op == "Sqrt" or bool(y.isnan().any())):
-                self._search.candidate = self._birth_of_unknown_inputs(node, y)
-                result, y = y, None
-        elif y is None and result is not None:
-            # A finite number divided by 0 is infinite, whatever the unknown dividend is.
-            has_divisor = op == "Div" and "other" in inputs
-            divides_by_0 = has_divisor and not describe_input(op, node, ~result.isfinite()).is_ordinary
-            if divides_by_0 or (inputs and all(nodes.name_of(other) == nodes.LEAF for other in unknown)):
+        if y is None:
+            result = results[0] if results else result
+            if result is not None and _has_finite_inputs(node, result, bool(results), inputs, bool(makers)):
                 y = result
-            elif self._search.is_computed_again and not inputs and op in KIND_OF:  # all calls up to this op were finite
-                self._search.candidate = self._birth_in_forward(node, result)
-            elif self._search.candidate and op not in _KEEPING_NAN and bool(result.isnan().any()):
-                # This op came before the candidate, and its result was nan already.
-                self._search.candidate = self._birth_of_unknown_inputs(node, result)
+            elif result is not None:
+                self._note_candidate(node, result, bool(results), bool(inputs))
         if y is not None:
             birth = self._birth_in_forward(node, y)
             self._add(birth)
@@ -466,13 +455,21 @@ class Nonfinite:
                 self._note_finite(node, y)
             return
         frontier = self._search.frontier
-        makers = [other for other in unknown if nodes.name_of(other) != nodes.LEAF]
         for other in unknown:
             frontier[other] = result if op in _KEEPING_NAN else frontier.get(other)
         repeat = repeater_of(op, node)
         if repeat is not None or None not in others:  # else it reads a value of no node, which may be broken
             reader = _Reader(node, result, repeat, len(makers))
             self._search.readers |= dict.fromkeys(makers, reader)
+
+    def _note_candidate(self, node: GraphNode, result: Tensor, is_saved: bool, has_inputs: bool) -> None:
+        """A node with a broken result may be the birth, if its unknown inputs were finite."""
+        search, op = self._search, op_of(node)
+        if not is_saved and search.is_computed_again and not has_inputs and op in KIND_OF:
+            search.candidate = self._birth_in_forward(node, result)  # all calls up to this op were finite
+        # Without a saved result: this op came before the candidate, and its result was nan already.
+        elif is_saved or (search.candidate and op not in _KEEPING_NAN and bool(result.isnan().any())):
+            search.candidate = self._birth_of_unknown_inputs(node, result)
 
     def _note_finite(self, node: GraphNode, y: Tensor) -> None:
         """The result y of a node is finite: note the first op on its way to the loss that makes a broken result of finite values."""
@@ -525,3 +522,20 @@ class Nonfinite:
         sets = [self._leaves.upstream(other) for other, _ in node.next_functions if other is not None]
         leaves = [leaf for upstream in sets if upstream.bit_count() == 1 for leaf in self._leaves.unpack(upstream)]
         return max(leaves, key=lambda leaf: len(leaf.shape)).name if leaves else ""
+
+
+def _has_finite_inputs(
+    node: GraphNode, result: Tensor, is_saved: bool, inputs: Mapping[str, Tensor], has_makers: bool
+) -> bool:
+    """Were all inputs of a node with a broken result finite, as far as that is certain?
+
+    is_saved: does the node save the result? inputs: those that it saves. has_makers: did other nodes make its further inputs?
+    """
+    op = op_of(node)
+    if is_saved:
+        # Exp and its like make inf of finite numbers, a root does not.
+        return bool(inputs) or (op in KIND_OF and op != "Sqrt" and not bool(result.isnan().any()))
+    # A finite number divided by 0 is infinite, whatever the unknown dividend is.
+    has_divisor = op == "Div" and "other" in inputs
+    divides_by_0 = has_divisor and not describe_input(op, node, ~result.isfinite()).is_ordinary
+    return divides_by_0 or (bool(inputs) and not has_makers)
