@@ -1,5 +1,5 @@
-"""The gradients that are read from `.grad` when a backward has ended are those that a hook of each parameter would have had, and what
-nodes count together, later, is what each counts when it runs.
+"""Gradients that are read from `.grad` at the end of a backward are those that hooks would get. Calls of nodes that are counted together
+have the same sums as calls that are counted at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Each number that a finding depends on, from both sides: just below it the answer is another one than at it, or just above."""
+"""The thresholds of the findings: the answer changes between a number just below a threshold and one at it or just above."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def _views() -> Graph:
 
 
 def _several_roots() -> Graph:
-    """Of one root each: broadcasting, two dtypes, complex numbers, decompositions, a pure Function, a saved-tensor hook of torch."""
+    """The roots: broadcasting and two dtypes, complex numbers, decompositions, a pure Function, a saved-tensor hook of torch."""
     w, scale = _weights(), nn.Parameter(torch.ones(1))
     roots = [
         (w * scale + w[:1] * w[:, :1]).sum() + (w.double() * w).sum(),

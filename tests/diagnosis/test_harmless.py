@@ -1,6 +1,6 @@
 """Whatever of a diagnosis fails inside a program, the program's numbers are those without it, bit for bit, and the report says what failed.
 
-No list of places is kept here: a tracer finds each line of ours that runs while a program runs, and lets it raise.
+A tracer finds each line of ours that runs during a program, and makes it raise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ CATCH = {
     harmless.quiet("")(print).__code__,
     Listener.__torch_function__.__code__,
 }
-# To let go of a tensor that is swapped, and to put a mode back, is all that can be done there: no error could be made good.
+# These drop a reference to a swapped tensor, or put a mode back. If they fail, nothing can be undone.
 CANNOT_BE_UNDONE = {
     "Recorder.on_swap",
     "Leaves.drop_references",
@@ -64,7 +64,7 @@ Doubled = make_function("Doubled", lambda ctx, x: x * 2, lambda ctx, grad: grad 
 
 
 def trained() -> list[Tensor]:
-    """Most of what a diagnosis hears of."""
+    """A program with most of the events that a diagnosis hears."""
     net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.3))
     scale = nn.Parameter(torch.tensor([0.5, 3.0, -2.0, 1.0]))
     optimizer = torch.optim.SGD([*net.parameters(), scale], lr=0.1)
@@ -132,7 +132,7 @@ BETWEEN = (functools.__file__, "<frozen importlib")  # frames between two of our
 
 
 def is_tried(frame: FrameType) -> bool:
-    """Is it a line of ours whose error a caller catches?"""
+    """Is it a line of ours whose error a caller of ours catches?"""
     inner: FrameType | None = frame
     while inner is not None and inner.f_code.co_filename.startswith(OURS + BETWEEN):
         if inner.f_code.co_qualname.split(".<locals>")[0] in CANNOT_BE_UNDONE:
@@ -167,7 +167,10 @@ class PlantedError(Exception):
 def run(
     program: Callable[[], list[Tensor]], at: Sequence[Line] | None, ran: set[Line]
 ) -> tuple[list[Tensor], Any, set[Line]]:
-    """The program under a diagnosis of which some lines raise, each once: those that did. The lines that ran are added to `ran`."""
+    """Run the program under a diagnosis in which these lines raise, each once. Add the lines that ran to `ran`.
+
+    Returns the numbers of the program, the diagnosis, and the lines that raised.
+    """
     hits = set[Line]()
 
     def local(frame: FrameType, event: str, argument: Any) -> Any:
@@ -199,7 +202,7 @@ def run(
 
 
 def calls_are_heard() -> bool:
-    """By a mode of functions: one context of ours that does not end would leave torch without any."""
+    """Does a function mode hear calls? If a context of ours had not ended, torch would call no mode."""
     with Heard() as heard:
         torch.zeros(1).abs()
     return bool(heard.names)
@@ -224,7 +227,7 @@ def _nothing_is_left() -> Iterator[None]:
 @pytest.mark.program
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="code objects tell their qualified name")
 def test_any_line_may_raise_in_a_process_of_its_own() -> None:
-    """Behind thousands of other tests in one process, compiled ones among them, the traced program was seen to stand still."""
+    """In one process with thousands of other tests, the traced program once hung."""
     test = f"{__file__}::test_any_line_of_ours_may_raise"
     command = [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "--slow", test]
     done = subprocess.run(
@@ -236,7 +239,7 @@ def test_any_line_may_raise_in_a_process_of_its_own() -> None:
 
 @pytest.mark.skipif(_ALONE not in os.environ, reason="run by the test above")
 def test_any_line_of_ours_may_raise() -> None:
-    """A dozen lines in one run, far from each other; those that another line kept from running once more, alone."""
+    """Twelve lines raise in one run. A line that another one kept from running gets a run of its own."""
     done = set[CodeType]()
     wrong = []
     for program in (trained, elsewhere, twice):
@@ -257,7 +260,7 @@ def test_any_line_of_ours_may_raise() -> None:
 
 
 def faults(program: Callable[[], list[Tensor]], lines: list[Line], right: list[Tensor]) -> tuple[list[str], set[Line]]:
-    """What goes wrong in a program that gives these numbers if each of these lines raises; and the lines that did."""
+    """The faults of a program in which these lines raise, and the lines that did raise. right: its numbers without an error."""
     where = ", ".join(map(qualified, lines))
     try:
         result, d, raised = run(program, lines, set())
@@ -271,7 +274,7 @@ def faults(program: Callable[[], list[Tensor]], lines: list[Line], right: list[T
 
 
 def test_nothing_of_a_diagnosis_is_called_without_a_guard() -> None:
-    """Except what counts how deep a backward is, forgets a tensor that is gone, looks whether a diagnosis is entered, or catches itself."""
+    """Exceptions: code that counts the depth of backward passes, forgets a tensor that is gone, or catches errors itself."""
     bare = set[str]()
 
     def tracer(frame: FrameType, event: str, argument: Any) -> Any:

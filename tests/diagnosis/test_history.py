@@ -65,7 +65,7 @@ def test_the_numbers_are_those_of_the_program() -> None:
 
 
 def test_the_share_of_zeros_is_that_of_each_gradient() -> None:
-    """Of several passes, the last among them, whatever looks at them."""
+    """In every pass, in the last one too, with two diagnoses at once."""
     weight = nn.Parameter(torch.ones(5, 8))
     cut = [0, 3, 40, 17, 1]
     with diagnose() as d, diagnose(detail="counts") as counts:

@@ -1,4 +1,4 @@
-"""What a parameter is called: as the model given says, else as the outermost module of the program does."""
+"""The name of a parameter: its path in the given model, else in the outermost module of the program."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Trainer(nn.Module):
 def test_a_wrapper_of_torch_is_no_part_of_a_name() -> None:
     net = DataParallel(Trainer())
     assert unwrapped(net) is net.module
-    for given, named in ((None, net.module), (net, net)):  # of the one that was given they say module.
+    for given, named in ((None, net.module), (net, net)):  # the names of a given wrapper begin with "module."
         d = diagnosed(lambda: net.module.training_step(torch.randn(5, 4)), given)
         assert set(d.parameters) == {name for name, _ in named.named_parameters()}
 

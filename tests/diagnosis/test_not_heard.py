@@ -1,4 +1,4 @@
-"""Steps of torch's own optimisers are not heard: half of the calls of a training step. What they do is known, and nothing else is lost."""
+"""Steps of torch's own optimisers, which make half of the calls of a training step, are not heard. Nothing else is lost."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_code_of_the_program_in_a_step_is_heard(program: Callable[..., None], ca
 
 
 def test_after_a_step_that_raises(calls_of_recorder: list[str]) -> None:
-    """What the program calls until its next backward is not heard: it is not counted, nor put down to nowhere."""
+    """Calls between the failed step and the next backward are not heard. They are neither counted nor given the location "?"."""
     model = net()
     failing = torch.optim.SparseAdam(model.parameters())
     with diagnose(model) as d:

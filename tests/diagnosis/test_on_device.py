@@ -1,4 +1,4 @@
-"""A diagnosis on a device. A stand-in: no tensor says that it is on the CPU, and each call of torch counts as a launch."""
+"""A diagnosis on a stand-in for a device: no tensor says that it is on the CPU, and each call of torch counts as a launch."""
 
 from __future__ import annotations
 

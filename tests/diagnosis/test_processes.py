@@ -1,4 +1,4 @@
-"""`pseudograd diagnose` of programs of several processes, and of such as end in other ways than at their last line."""
+"""`pseudograd diagnose` of programs with several processes, and of programs that do not end at their last line."""
 
 from __future__ import annotations
 

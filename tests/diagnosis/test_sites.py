@@ -1,4 +1,4 @@
-"""Counts of every way to get a gradient, against a count written apart: 41 points, 20 outside [-1, 1], two at its bounds."""
+"""Every way to get a gradient has the expected counts: of 41 points 20 are outside [-1, 1], and two at its bounds."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _ours(x: Tensor) -> Tensor:
     return pg.clamp(x, -1, 1, rule="zero", edge="open")
 
 
-# Where it is no clamp of torch's: the name of the op, how much arrives there, how much of it is cut.
+# By the way, if no single clamp of torch is counted: the name of the op, and how many entries arrive and are cut there.
 OTHERS = {
     "retain_graph": ("clamp", 82, 2 * CUT),
     "double backward": ("clamp", 41 + (41 - CUT), CUT),

@@ -1,4 +1,4 @@
-"""What a diagnosis counts in one backward call, by the kernel in C and by ATen, against counts made one element at a time."""
+"""The counts of one backward call, by the kernel in C and by ATen, equal counts made one element at a time."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def assert_close(counts: dict[str, float], expected: dict[str, float]) -> None:
 
 @functools.cache
 def _counts_by_hand(size: int, dtype: torch.dtype, is_full: bool) -> list[tuple[Tensor, Leaving, dict[str, float]]]:
-    """Gradients, what leaves of them, and what is to be counted, for both ways."""
+    """A gradient, the gradients that leave, and the expected counts, for both ways to count."""
     grad = values(size, dtype, 0)
     first, second, third = (torch.where(values(size, dtype, seed, zeros=0.6) != 0, grad * 2, 0) for seed in (1, 2, 3))
     moved, thinned = grad.flip(0), first.flip(0)
@@ -161,7 +161,7 @@ def test_the_regions_of_x_are_counted_one_by_one(way: str, dtype: torch.dtype, b
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["ReluBackward0", "ClampBackward1", "MulBackward0"])
 def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op: str, dtype: torch.dtype) -> None:
-    """Of one that leaves, of two, of none; with x between its bounds, and where another shape leaves."""
+    """One gradient leaves, or two, or none, or one of another shape; with and without x and its bounds."""
     grad, x = values(1_000, dtype, 0), (values(1_000, torch.float64, 2) * 2).round().to(dtype)
     first, second = (values(1_000, dtype, seed, zeros=0.6) for seed in (1, 3))
     saved = SavedValues([], "torch.clamp", (x, -1.0, 1.0)) if op == "ClampBackward1" else None
@@ -216,7 +216,7 @@ def test_the_autocast_of_losses_is_one_that_was_on_in_every_pass() -> None:
 
 
 def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way: str) -> None:
-    """An op with two results and two inputs: what is 0 in one of those that leave may pass in the other."""
+    """An op with two results and two inputs: an entry that is 0 in one gradient that leaves may pass in the other."""
     grad, first, second = torch.tensor([[1.0, 2.0, 3.0, 0.0], [0.0, 0.0, 1.0, 1.0], [0.0, 1.0, 0.0, 1.0]])
     sums = make_tally("MulBackward0")
     assert sums._add_call((first, second), (grad, torch.ones(4)), None) is False
@@ -229,8 +229,8 @@ def test_of_several_that_arrive_the_first_is_counted_against_all_that_leave(way:
 
 @pytest.mark.skipif(native.operators is None, reason="the kernels in C alone have two ways")
 @pytest.mark.parametrize("is_full", [True, False])
-def test_one_that_arrives_and_those_that_leave_are_counted_as_any_others(is_full: bool) -> None:
-    """By the short way, which knows no bounds, and by the one that takes them."""
+def test_the_short_way_of_the_kernel_counts_as_the_long_one(is_full: bool) -> None:
+    """`add` takes bounds, `add_plain` does not."""
     grad, left, other = (values(1_000, torch.float32, seed, zeros) for seed, zeros in ((0, 0), (1, 0.6), (2, 0.9)))
     for leaving in ((left,), (left, other), (other, left)):
         short, long = counts.Sums(is_full), counts.Sums(is_full)
