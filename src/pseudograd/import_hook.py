@@ -1,4 +1,4 @@
-"""A finder that waits for the first import of a module. It needs `sys` alone, so that commands can copy it into the start of a program."""
+"""A finder that waits for the first import of a module. It needs `sys` alone, so that commands can run it at the start of a program."""
 
 from __future__ import annotations
 

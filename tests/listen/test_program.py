@@ -117,7 +117,11 @@ def test_a_quiet_run_and_the_processes_that_it_started_end_with_what_a_signal_ra
 
 TWO = """
 import subprocess, sys
+files = set()
+sys.settrace(lambda frame, *_: files.update([frame.f_code.co_filename, frame.f_globals.get("__file__") or "<"]))
 import torch
+sys.settrace(None)
+print(*files, sep="\\n")
 if sys.argv[1:] == []:
     subprocess.run([sys.executable, __file__, "child"], check=True, env={**__import__("os").environ, "RANK": "2"})
 """
@@ -131,6 +135,8 @@ def test_each_process_that_has_torch_says_its_part(tmp_path: Path, monkeypatch: 
     first, second = done.parts
     assert (first.rank, first.is_main, first.content, str(first)) == (None, True, "hello", f"process {first.process}")
     assert (second.rank, second.is_main, second.content, str(second)) == (2, False, "hello", "rank 2")
+    traced = [Path(name) for name in done.stdout.decode().splitlines() if name[0] != "<"]
+    assert [file for file in traced if not file.exists()] == []  # coverage reads them when the command has ended
 
 
 @pytest.mark.program

@@ -29,6 +29,12 @@ from .signals import handle_signals, hold_signals
 _PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
 _SECONDS_TO_CLEAN_UP = 2.0  # for a program whose command was stopped
 _SECONDS_BETWEEN_LOOKS = 0.05
+# Both names are that of the file that stays: what traces the program, such as coverage, reads the lines when the folder is gone.
+_RUN_FILE = """\
+with open({0!r}, encoding="utf-8") as file:
+    exec(compile(file.read(), {0!r}, "exec"))
+__file__ = {0!r}
+"""
 
 
 def check(where: str, program: str, is_module: bool) -> None:
@@ -139,8 +145,9 @@ def _followed(job: Mapping[str, object], environment: Mapping[str, str]) -> Iter
     folder = Path(tempfile.mkdtemp(prefix="pseudograd-"))
     try:
         source = Path(__file__).resolve().parent
-        shutil.copyfile(source / "sitecustomize.py", folder / "sitecustomize.py")
-        shutil.copyfile(source.parents[1] / "import_hook.py", folder / "pseudograd_import_hook.py")
+        begin, hook = source / "sitecustomize.py", source.parents[1] / "import_hook.py"
+        (folder / "sitecustomize.py").write_text(_RUN_FILE.format(str(begin)), encoding="utf-8")
+        (folder / "pseudograd_import_hook.py").write_text(_RUN_FILE.format(str(hook)), encoding="utf-8")
         (folder / "root.txt").write_text(str(source.parents[2]), encoding="utf-8")
         (folder / "job.json").write_text(json.dumps({**job, "parent": os.getpid()}), encoding="utf-8")
         others = environment.get("PYTHONPATH")

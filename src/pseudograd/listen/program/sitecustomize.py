@@ -1,6 +1,6 @@
-"""Copied into a folder that is first on PYTHONPATH, so python runs it at the start of every process of a program.
+"""Run from a folder that is first on PYTHONPATH, so python runs it at the start of every process of a program.
 
-It waits for torch, and imports only the finder that is copied beside it, so a process without torch starts as fast as without us. Nothing
+It waits for torch, and imports only the finder that this folder has, too, so a process without torch starts as fast as without us. Nothing
 here may harm a program.
 """
 
