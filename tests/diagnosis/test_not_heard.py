@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.recorder import Recorder, _is_looked_at
@@ -90,6 +91,26 @@ def test_a_mode_of_the_program_sees_what_it_saw() -> None:
             train(model, optimizer)
             calls.append(list(mode.names))
     assert calls[0] == calls[1]
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **kwargs or {})
+
+
+def test_a_dispatch_mode_of_the_program_sees_what_it_saw() -> None:
+    operators = []
+    for context in (contextlib.nullcontext(), diagnose(sensitivity=True)):
+        gain = nn.Parameter(torch.ones(2))
+        with context, Operators() as mode:
+            gain.clamp(0, 1).sum().backward()
+        operators.append(mode.names)
+    assert operators[0] == operators[1]
 
 
 def step_with_a_closure(model: nn.Module, x: Tensor) -> None:

@@ -233,7 +233,8 @@ class WhatIfMeter:
         if current is None or not is_complete:
             return
         if self.sensitivity is not None and current.step and (current.is_plain or current.arrived or current.reasons):
-            self.sensitivity.end(current.step, current.reasons, current.answers, current.arrived)
+            with quietly():
+                self.sensitivity.end(current.step, current.reasons, current.answers, current.arrived)
         if current.is_plain:
             return
         self._as_it_is.add(current.arrived)
