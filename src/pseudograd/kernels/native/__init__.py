@@ -81,16 +81,12 @@ def _load() -> tuple[str, str, Any]:
     except OSError as error:
         return "not active", f"the library does not load: {error}", None
     operators = Operators()
-    version = _version_of(operators)
+    # This is the first operator that runs: the others may have changed.
+    version = int(operators.version()) if hasattr(torch.ops.pseudograd_native, _NEWEST) else 0
     if version != _VERSION:
         is_built = f"the library was built from other sources: its version is {version}, this package needs {_VERSION}"
         return "not active", f"{is_built}. Install pseudograd again, or run python setup.py build_ext --inplace", None
     return "active", _LEVELS[operators.choose(len(_LEVELS) - 1)], operators
-
-
-def _version_of(operators: Operators) -> int:
-    """The number of its version; 0 if the library lacks the newest operator. No other operator may be called before."""
-    return int(operators.version()) if hasattr(torch.ops.pseudograd_native, _NEWEST) else 0
 
 
 _state, _why, operators = _load()
@@ -366,10 +362,6 @@ def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
 # --- by a formula -----------------------------------------------------------------------------------------------------
 
 
-def _widened(value: Tensor) -> Tensor:
-    return value if value.dtype in _WIDE.values() else value.float()
-
-
 @bits.remembered
 def _settings_of_formula(
     call: Call, formula: Formula, kind: int, has_tensors: tuple[bool, bool], dtype: torch.dtype
@@ -417,7 +409,8 @@ def _compute_formula(
     if 0 in kinds:
         return None
     x, *others = inputs
-    a, b = (_widened(value) if isinstance(value, Tensor) else None for value in (*others, None)[:2])
+    tensors = [value if isinstance(value, Tensor) else None for value in (*others, None)[:2]]
+    a, b = (value if value is None or value.dtype in _WIDE.values() else value.float() for value in tensors)
     if not all(value is None or bits.broadcasts(value, x, _WIDE[x.dtype]) for value in (a, b)):
         return None
     has_a, has_b = a is not None, b is not None or formula.b_of_x is not None
@@ -435,8 +428,8 @@ def _compute_formula(
     a, b = x if a is None else a, b if formula.b_of_x is None else formula.b_of_x(x)
     if b is None and kinds_with_b:
         b = library.formula(x, x, a, x, _settings_of_formula(call, formula, _EXPONENT, (has_a, False), x.dtype)).exp_()
-    tensors = x if grad is None else grad, x, a, x if b is None else b
-    return [None if entry is None else library.formula(*tensors, entry) for entry in settings]
+    arguments = x if grad is None else grad, x, a, x if b is None else b
+    return [None if entry is None else library.formula(*arguments, entry) for entry in settings]
 
 
 def _pull_formula(library: Operators, grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
