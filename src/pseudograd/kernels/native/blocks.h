@@ -1,15 +1,16 @@
-/* The work on a block of elements, written once: the loops of a CPU (loops.h) and a thread of a device (kernels.cu) do it. Who includes this
-has defined, for each dtype:
+/* The work on a block of elements, for the loops of a CPU (loops.h) and for a thread of a device (kernels.cu). Who includes this has
+defined, for each dtype:
 
     T, NAME(x)          the type in memory, and a name of its own for each function
-    LANE(x)             the lanes it computes in: float32 or float64
+    LANE(x)             the lanes in which it is computed: float32 or float64
     LOAD(p) STORE(p, v) from and to memory; STORE rounds to nearest even
 
-and for each kind of lanes, as LANE(...): vec and mask, that many numbers and as many yes or no; lanes, how many; all(number), none();
-less, equal (a, b); above(a, b), also where one is NaN; select(m, yes, no); clamp(v, low, high) as torch does it; whole(v), rounded to a whole number, halves to the
-even one; times_single(v, factor), v and the product rounded to float32; bits(m), a mask as the low bits of a word; from_bits(word, i), the mask whose lanes have the bits from i on. Operators of C compute with numbers, & and | with masks.
+and for each kind of lanes, as LANE(...): vec and mask, vectors of numbers and of yes or no; lanes, their number; all(number), none();
+less, equal (a, b); above(a, b), also true if one is NaN; select(m, yes, no); clamp(v, low, high) as torch does it; whole(v), rounded to an
+integer, halves to the even one; times_single(v, factor), v and the product rounded to float32; bits(m), a mask as the low bits of a word;
+from_bits(word, i), the mask of the bits from i on. Operators of C work on vectors of numbers; & and | work on masks.
 
-It is C and C++. Nothing is asked of a constant rule that it does not say: the compiler leaves it out. */
+It is both C and C++. If a rule is constant, the compiler leaves out the branches that it does not take. */
 #define V LANE(vec)
 #define M LANE(mask)
 
@@ -21,7 +22,7 @@ INLINE NAME(Places) NAME(places)(V x, V low, V high, int edges) {
     return p;
 }
 
-/* The same for bounds that may be crossed, where x is replaced by max, or NaN, where it is replaced by NaN and counts as inside. */
+/* The same for bounds that may be crossed, where y is max, or NaN, where y is NaN and x counts as inside. */
 INLINE NAME(Places) NAME(places_of_any)(V x, V low, V high) {
     V y = LANE(select)(LANE(less)(x, low), low, x);
     y = LANE(select)(LANE(less)(high, y), high, y);
@@ -39,7 +40,7 @@ INLINE M NAME(plane)(NAME(Places) p, unsigned places) {
     return m;
 }
 
-/* 0 for a factor of 0, also where grad is infinite or NaN. */
+/* factor * grad; 0 for a factor of 0, also where grad is infinite or NaN. */
 INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(0.0) : grad * LANE(all)(factor); }
 
 /* In the first plane where grad > 0, in the second where grad < 0. */
@@ -82,8 +83,8 @@ INLINE void NAME(encode_block)(const T *x, T *y, uint8_t *first, uint8_t *second
     if (rule.second) memcpy(second, bits + 1, BLOCK / 8);
 }
 
-/* Between the bounds at `lows` and `highs`: NaN where any of the three is; where x equals a bound it is x, of zeros of both signs too, for
-   which torch's loop on a CPU takes x or the bound as the element's place has it. Returns where zeros meet. */
+/* Clamps between the bounds at `lows` and `highs`, and makes the code. y is NaN where x or a bound is. Where x equals a bound, y is x, also
+   for zeros of different signs, for which torch takes x or the bound by the element's place. Returns where such zeros meet. */
 INLINE WORD NAME(encode_between_block)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule) {
     WORD bits[2] = {0, 0}, zeros = 0;
     V zero = LANE(all)(0.0);
@@ -122,7 +123,8 @@ INLINE V NAME(rounded)(V v) {
     return LOAD(held);
 }
 
-/* Where grad would move x further out, a pull back instead, by as much of grad as x is away. Each step is rounded, as the formula's are. */
+/* grad; where it would move x further out, -grad times a share that grows with the distance of x up to 1. Each step is rounded as in the
+   formula. */
 INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0);
     V below = NAME(rounded)(low - x), above = NAME(rounded)(x - high);
@@ -132,13 +134,13 @@ INLINE V NAME(pulled_back)(V grad, V x, V low, V high, M first, M second, Rule r
     return LANE(select)(NAME(blocked)(grad, first, second), back, grad);
 }
 
-/* How far x is away, in widths of a step. */
+/* |x|, in widths of the slope of a step. */
 INLINE V NAME(widths)(V x, Rule rule) {
     V u = x / LANE(all)(rule.shares[0].up), zero = LANE(all)(0.0);
     return LANE(select)(LANE(less)(u, zero), zero - u, u);
 }
 
-/* The slope of a step at x; 0 where x is NaN or as far away as `farthest`. As ops/steps.py has them; e: of BUMP and NORMAL the exponential. */
+/* The slope of a step at x, as in ops/steps.py; 0 where x is NaN or as far away as `farthest`. e: the exponential of BUMP and NORMAL. */
 INLINE V NAME(slope_at)(V x, V e, V farthest, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), height = LANE(all)(rule.shares[0].down), slope, u = NAME(widths)(x, rule);
     if (rule.kind == TENT) {
@@ -158,14 +160,14 @@ INLINE V NAME(slope_at)(V x, V e, V farthest, Rule rule) {
     return LANE(select)(LANE(less)(u, farthest), slope, zero);
 }
 
-/* 0 where the slope is 0, whatever grad is. */
+/* grad times the slope; 0 where the slope is 0, whatever grad is. */
 INLINE V NAME(times_slope)(V grad, V x, V e, V farthest, Rule rule) {
     V zero = LANE(all)(0.0), slope = NAME(slope_at)(x, e, farthest, rule);
     return LANE(select)(LANE(equal)(slope, zero), zero, grad) * slope;
 }
 
-/* What min or max gets: grad where it is in the place of x, as max is where the two are crossed, and its share where x is at it. Where they
-   are one, min gets it. */
+/* The gradient of min or max: grad where y is this bound, which is max where the two are crossed; its share where x is at it. Where min
+   equals max, min gets the share. */
 INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
     V zero = LANE(all)(0.0), of_edge = NAME(scaled)(grad, rule.shares[0].up);
     M swapped = p.below & crossed;
@@ -216,8 +218,8 @@ INLINE void NAME(pull_standing_block)(const T *grad, const WORD *words, T *out, 
     }
 }
 
-/* The number of thresholds that x is above, as `bits` planes of bits; a NaN is above all. The thresholds ascend, so which of them x is above
-   is a run of ones, and bit p of their number is 1 from each odd multiple of 2**p up to the next even one. */
+/* The number of thresholds that x is above, as `bits` planes; NaN is above all. The thresholds ascend. So bit p of the number is 1 if x is
+   above the threshold of an odd multiple of 2**p, and not above that of the next even multiple. */
 INLINE void NAME(step_block)(const T *x, uint8_t *const *planes, int64_t at, const V *thresholds, int bits) {
     WORD above[7] = {0};
     int count = (1 << bits) - 1;
@@ -232,7 +234,7 @@ INLINE void NAME(step_block)(const T *x, uint8_t *const *planes, int64_t at, con
     }
 }
 
-/* One plane of bits: is x between two numbers? The interval: both, and for each whether it belongs to it. NaN is in none. */
+/* One plane: is x in an interval? has_low, has_high: does the bound belong to the interval? NaN is in no interval. */
 INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int has_low, int has_high) {
     WORD word = 0;
     UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
@@ -245,9 +247,9 @@ INLINE void NAME(inside_block)(const T *x, uint8_t *plane, V low, V high, int ha
     memcpy(plane, &word, BLOCK / 8);
 }
 
-#ifndef COMPUTED /* lanes that only compare have no products */
-/* x on a grid of numbers, and back: its place there, where shares[0] has 1 / step and the place of 0, clamped; then times the step, in
-   shares[1], as a product of float32. Of x that is NaN, NaN. */
+#ifndef COMPUTED /* not for lanes that only compare */
+/* Rounds x to a grid: its position, clamped, times the step. shares[0] has 1 / step and the position of 0; shares[1] has the step. The
+   product is that of float32. NaN stays NaN. */
 INLINE void NAME(quantize_block)(const T *x, T *y, V low, V high, Rule rule) {
     V inverse = LANE(all)(rule.shares[0].up), zero = LANE(all)(rule.shares[0].down);
     UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
@@ -261,7 +263,8 @@ INLINE M NAME(is_infinite)(V v) {
     return LANE(less)(most, v) | LANE(less)(v, most * LANE(all)(-1.0));
 }
 
-/* The ratio of a loss: at the bound that x is beyond, of which it is at the wrong one for A unless both count; for A < 0 at most the ceiling. */
+/* The clipped ratio of a loss: the bound that x is beyond, if A has the sign for which it counts or both sides count; for A < 0 at most the
+   ceiling. */
 INLINE V NAME(clipped_ratio)(V ratio, V x, V a, V low, V high, double on_both_sides, Rule rule) {
     V zero = LANE(all)(0.0), lowest = LANE(all)(rule.slopes[LOWEST]), highest = LANE(all)(rule.slopes[HIGHEST]);
     M is_down = LANE(less)(a, zero);
@@ -271,16 +274,16 @@ INLINE V NAME(clipped_ratio)(V ratio, V x, V a, V low, V high, double on_both_si
     return LANE(select)(LANE(less)(x, low), lowest, LANE(select)(LANE(less)(high, x), highest, ratio));
 }
 
-/* What `rule.formula` says, with x between low and high where shares say what passes. An absent a or b is the number of the formula. They,
-   and what they get, are numbers as a lane has them.
+/* The result that `rule.formula` names. An a or b that is absent is the number of the formula. a, b and their gradients have the dtype of a
+   lane. Where a rule has shares, low and high are the range that they speak of.
 
    LOSS               minus A (which is a) times the ratio x; with a b the clip reads x = log(b), and b is the ratio. See clipped_ratio
-   LOSS_TO_X          its gradient, at most as large as the largest, except for an infinite grad
-   ON_GRID            x on a grid of the step a, where 0 has the place b
-   EXPONENT           of x - a, what the slope of a step takes the exponential of, which b is for the next two
+   LOSS_TO_X          its gradient, not larger than LARGEST unless grad is infinite
+   ON_GRID            x on a grid with the step a, where 0 has the position b
+   EXPONENT           the exponent of the slope of a step at x - a; for the next two, b is its exponential
    JUMP               x where it is above a, else 0; a gets minus itself times the slope of a step there
    SURROGATE          grad times the slope of a step
-   ROOM               grad times the part of the range from a to b that x has ahead; an absent a or b is `low` or `high` */
+   ROOM               grad times the part of the range from a to b that lies ahead of x; an absent a or b is `low` or `high` */
 INLINE void NAME(formula_block)(const T *grads, const T *xs, const LANE(number) *as, const LANE(number) *bs, void *out, V low, V high, Rule rule) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0), negative = LANE(all)(-1.0), number = LANE(all)(rule.slopes[ABSENT]);
     ROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
@@ -353,7 +356,7 @@ INLINE void NAME(formula_block)(const T *grads, const T *xs, const LANE(number) 
 }
 #endif
 
-/* From x itself: between two numbers, or between the bounds at `lows` and `highs`. */
+/* The gradient by a rule that reads x, between two numbers, or between the bounds at `lows` and `highs`. */
 INLINE void NAME(pull_x_block)(const T *grad, const T *x, const T *lows, const T *highs, T *out, V low, V high, Rule rule) {
     UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V at = LOAD(x + i), g = LOAD(grad + i);

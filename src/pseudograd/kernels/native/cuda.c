@@ -1,8 +1,8 @@
-/* Kernels on devices of CUDA, without its toolkit: torch has a library beside its own that names NVRTC and the driver, which are found
-through it. A kernel is compiled when its plan first meets a device, and kept as long as the process lives.
+/* Kernels on CUDA devices, without the toolkit: NVRTC and the driver are found through torch's library for CUDA, which names them. A kernel
+is compiled when its plan first meets a device, and kept as long as the process lives.
 
-Every status is checked. What fails turns all of this off, for `cuda_status` to say why; a call that is declined alone, because a graph is
-recorded for which its kernel is not compiled, does not. */
+Every status is checked. A failure turns all kernels off, and `cuda_status` says why. While a graph is recorded no kernel is compiled; then
+a call is declined without a failure. */
 #define _GNU_SOURCE /* for dladdr */
 #include "cuda.h"
 
@@ -14,7 +14,7 @@ recorded for which its kernel is not compiled, does not. */
 #define MOST_DEVICES 64
 #define MOST_TEXT (1 << 16)
 
-/* The sources of a kernel, as they are here. */
+/* The sources of a kernel, embedded. */
 #define EMBED(name, file)                                                                                                              \
     __asm__(".section .rodata\n.hidden " #name "\n.global " #name "\n" #name ":\n.incbin \"" file "\"\n.byte 0\n.previous\n");          \
     extern const char name[] __attribute__((visibility("hidden")));
@@ -75,7 +75,7 @@ enum { WAITING, OPEN, FAILED };
 typedef struct {
     void *context;
     int architecture; /* such as 90 */
-    int is_known;     /* to the compiler; else it makes what the driver translates */
+    int is_known;     /* by NVRTC; else NVRTC makes PTX, which the driver translates */
 } Device;
 typedef struct Kernel {
     Plan plan;
@@ -91,7 +91,7 @@ static const char *declined = "";
 static Device devices[MOST_DEVICES];
 static Kernel *kernels;
 
-/* Once: later failures follow from the first. */
+/* Notes the first failure only: later ones follow from it. */
 static int fail(const char *what, const char *error) {
     if (__atomic_exchange_n(&is_failing, 1, __ATOMIC_ACQ_REL)) return 0;
     snprintf(reason, sizeof(reason), "%s: %s", what, error);
@@ -148,7 +148,7 @@ static int open_libraries(void) {
     return 1;
 }
 
-/* The best architecture of NVRTC for a device: its own, or the newest of those before it. */
+/* Chooses the architecture of NVRTC for a device: its own, or the newest one before it. */
 static int choose_architecture(Device *device, int own) {
     int count = 0, *known, best = 0;
     char error[128];
@@ -191,7 +191,7 @@ __attribute__((format(printf, 2, 3))) static void add(Text *text, const char *fo
     text->length += (size_t)length; /* MOST_TEXT is far more than is ever added */
 }
 
-/* 0 and 1 are constants: the compiler leaves out what they do. */
+/* Factors 0 and 1 are constants, so that the compiler leaves out their products. */
 static int is_constant(double factor) { return factor == 1.0 || (factor == 0.0 && !signbit(factor)); }
 
 static void add_factor(Text *text, double factor, int number) {
@@ -240,7 +240,7 @@ static void fail_to_compile(void *program, int status) {
     free(log);
 }
 
-/* What the driver loads; null where it cannot be made. */
+/* The compiled kernel, which the driver loads; null if it cannot be made. */
 static char *compile(const Plan *plan, const Device *device) {
     const char *headers[] = {pseudograd_rules_h, pseudograd_number_h, pseudograd_blocks_h, pseudograd_kernels_h, INTEGERS, "", ""};
     const char *includes[] = {"rules.h", "number.h", "blocks.h", "kernels.h", "stdint.h", "math.h", "string.h"};
@@ -295,7 +295,7 @@ static Kernel *make(const Plan *plan, int32_t index, const Device *device, void 
 
 /* --- a call --------------------------------------------------------------------------------------------------------------- */
 
-/* The plan without what differs between calls of one kernel, as bytes that can be compared. */
+/* A plan without the values that differ between calls of one kernel, as bytes that can be compared. */
 static void normalise(const Plan *plan, Plan *own) {
     const Rule *rule = &plan->rule;
     const double other = 2.0; /* for every factor that is an argument */
@@ -345,7 +345,7 @@ int cuda_start(int32_t index, const Plan *plan, const Arguments *arguments, cons
     Device *device = ready_device(index);
     if (!device) return 0;
     normalise(plan, &own);
-    /* Autograd's thread of a device has no context until something of CUDA's runtime is called in it, and another device may be current. */
+    /* Autograd's thread has no context until it calls something of CUDA's runtime, and another device may be current. */
     if (!DRIVER(cuCtxGetCurrent, &current)) return 0;
     if (current == device->context) return start_there(index, device, &own, arguments, walks);
     if (!DRIVER(cuCtxPushCurrent_v2, device->context)) return 0;

@@ -2,12 +2,13 @@
 #pragma once
 #include "kernels.h"
 
-/* Starts the kernel of this plan on the device, on the stream that torch works on there. 0 where it did not start: then nothing was written,
-   and `cuda_status` says why. Of a plan the fields and the rule are read, nothing between them. */
+/* Starts the kernel of this plan on the device, on torch's current stream there. Returns 0 if it did not start: then nothing was written,
+   and `cuda_status` says why. */
 int cuda_start(int32_t device, const Plan *plan, const Arguments *arguments, const Walks *walks);
 
-/* Has torch loaded its library for CUDA? Nothing is looked for where it has not. */
+/* Has torch loaded its library for CUDA? Without it, nothing else is searched for. */
 int cuda_is_there(void);
 
-/* "state|why|the last call that was declined alone": a state is "active", "waiting" for a first kernel, or "failed" for ever. */
+/* "state|why|why the last call was declined that was declined without a failure". The state is "waiting" for a first kernel, "active", or
+   "failed" for ever. */
 void cuda_status(char *text, uint64_t size);

@@ -1,4 +1,4 @@
-/* The loops of one kind of processor, for every dtype: who includes this has defined the lanes _f and _d, and how memory becomes them. */
+/* The loops of one kind of processor, for every dtype. Who includes this has defined the lanes _f and _d, and their loads and stores. */
 
 #define T uint16_t
 #define NAME(x) x##_f16

@@ -1,8 +1,8 @@
-/* A kernel on a device, for one plan and one dtype: each thread does the work on a block of eight neighbours, which is a byte of each plane
-of a code. No thread talks to another, so as plain C++ the same source runs one block after the other; tests compare that with the CPU.
+/* A kernel on a device, for one plan and one dtype. Each thread computes a block of eight neighbours, which are a byte of each plane. Threads
+do not communicate, so as plain C++ the same source computes one block after the other; tests compare its results with the CPU's.
 
-cuda.c writes constants in front of this: KIND and the other fields of a Plan, RULE with FACTOR(k) where a factor is an argument, SCALES
-(is there one?), PLANES (how many?), and for the dtype what blocks.h says. */
+cuda.c writes constants in front of this: KIND and the other fields of a Plan; RULE, with FACTOR(k) for a factor that is an argument; SCALES:
+is there such a factor?; PLANES: how many?; and the definitions of blocks.h for the dtype. */
 #define WORD uint32_t
 #define BLOCK 8
 #include "kernels.h"
@@ -10,7 +10,7 @@ cuda.c writes constants in front of this: KIND and the other fields of a Plan, R
 #include "blocks.h"
 
 #ifdef __CUDACC__
-typedef uint4 Sixteen; /* bytes, which a thread reads and writes at once */
+typedef uint4 Sixteen; /* 16 bytes, which a thread reads or writes at once */
 #else
 typedef struct {
     uint32_t x, y, z, w;

@@ -1,9 +1,10 @@
-/* The lanes of one level of processors, in vector extensions of the compiler, and with them the loops for every dtype. Who includes this
-   has defined LOOPS, a name for them, and LEVEL: 0 for what every x86-64 (SSE2) and every ARM of 64 bits (NEON) has, 1 for AVX2 and F16C, 2 for AVX-512 (F, BW, VL, DQ).
+/* The lanes of one level of processors, in vector extensions of the compiler, and the loops for every dtype. Who includes this has defined
+   LOOPS, the name of the loops, and LEVEL: 0 for every x86-64 (SSE2) and every ARM of 64 bits (NEON), 1 for AVX2 and F16C, 2 for AVX-512
+   (F, BW, VL, DQ).
 
-   Kinds of lanes: _f and _d compute in float32 and float64. _h and _b compare float16 and bfloat16 as they lie in memory, as whole numbers
-   of 16 bits, which is all that a rule asks that only chooses between numbers. A mask is a vector with zeros or ones for each lane; of
-   AVX-512 a number with a bit for each. blocks.h says what else there is of each kind. */
+   Kinds of lanes: _f and _d compute in float32 and float64. _h and _b only compare float16 and bfloat16, as the 16-bit integers that they
+   are in memory: a rule that chooses between numbers needs no more. A mask is a vector with zeros or ones for each lane; with AVX-512 it is
+   a number with a bit for each. blocks.h lists the functions of each kind. */
 #include "rules.h"
 
 #if LEVEL && !defined(__x86_64__)
@@ -39,7 +40,7 @@ enum { lanes_f = WIDTH / 4, lanes_d = WIDTH / 8, lanes_h = WIDTH / 2, lanes_b = 
 
 #if LEVEL == 2
 #define X86(name) _mm512_##name
-typedef __m256i packed; /* halves of the lanes */
+typedef __m256i packed; /* lanes in half precision */
 typedef __mmask16 mask_f;
 typedef __mmask8 mask_d;
 typedef __mmask32 mask_h, mask_b;
@@ -71,7 +72,7 @@ INLINE uint64_t bits_d(mask_d m) { return bits_h(m); }
 typedef int32s mask_f;
 typedef int64s mask_d;
 typedef int16s mask_h, mask_b;
-/* For each lane its bit. Lanes of 64 bits are compared as two of 32, because SSE2 compares none of 64. */
+/* The bit of each lane. Lanes of 64 bits are compared as two of 32, because SSE2 cannot compare 64 bits. */
 static const int32_t powers_f[] = {1, 2, 4, 8, 16, 32, 64, 128}, powers_d[] = {1, 1, 2, 2, 4, 4, 8, 8};
 static const int16_t powers_h[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, -32768};
 #define MASKS(k, ints, turn_most)                                                                                                      \
@@ -118,7 +119,7 @@ INLINE uint64_t bits_h(mask_h m) { return vaddvq_u16((uint16x8_t)m & vld1q_u16((
 INLINE vec_f all_f(double number) {
     float single = (float)number;
     int32_t bits;
-    memcpy(&bits, &single, 4); /* as bits, because a processor that flushes subnormals leaves those alone */
+    memcpy(&bits, &single, 4); /* as bits, which a processor that flushes subnormals does not change */
     return (vec_f)((int32s){0} + bits);
 }
 INLINE vec_d all_d(double number) {
@@ -127,7 +128,7 @@ INLINE vec_d all_d(double number) {
     return (vec_d)((int64s){0} + bits);
 }
 
-/* Of two zeros, and where one is NaN, v; high, where low and high are crossed. */
+/* v if both are zeros or one is NaN; high if low and high are crossed. */
 #define CHOICE(k)                                                                                                                      \
     INLINE vec_##k clamp_##k(vec_##k v, vec_##k low, vec_##k high) {                                                                   \
         mask_##k below = less_##k(v, low), above = less_##k(high, v) | (below & less_##k(high, low));                                  \
@@ -141,7 +142,7 @@ CHOICE(f)
 CHOICE(d)
 #endif
 
-/* Halves to the even one, because from `last` on every number is whole. Of a zero the sign is free. */
+/* Rounds halves to the even number: from `last` on, every number is whole. A zero may have either sign. */
 #define WHOLE(k, last)                                                                                                                 \
     INLINE vec_##k whole_##k(vec_##k v) {                                                                                              \
         vec_##k zero = {0}, least = zero + last;                                                                                       \
@@ -171,7 +172,7 @@ MEMORY(d, double, f64)
 MEMORY(h, uint16_t, h)
 MEMORY(b, uint16_t, b)
 
-/* Numbers of 16 bits as such of 32, and the low halves of these back. */
+/* Widens numbers of 16 bits to 32, and takes the low halves of these back. */
 #if LEVEL
 INLINE uint32s load_halves(const uint16_t *p) {
     packed halves;
@@ -217,8 +218,7 @@ INLINE void store_f16(uint16_t *p, vec_f v) {
     memcpy(p, &halves, sizeof(halves));
 }
 #elif defined(__x86_64__)
-/* A number smaller than the least normal one is a whole number of steps of 2**-24. None is subnormal in float32 on the way, because a
-   processor that flushes such must not see them. */
+/* A subnormal of float16 is a multiple of 2**-24. No step of the conversion has a subnormal of float32, which a processor may flush. */
 INLINE vec_f load_f16(const uint16_t *p) {
     uint32s bits = load_halves(p), size = bits & 0x7FFF, sign = (bits & 0x8000) << 16, made = (size << 13) + 0x38000000;
     made += (uint32s)(size > 0x7BFF) & 0x38000000;
@@ -240,7 +240,7 @@ INLINE void store_f16(uint16_t *p, vec_f v) { vst1_u16(p, vreinterpret_u16_f16(v
 
 /* --- comparisons of halves ------------------------------------------------------------------------------------------ */
 
-/* Whole numbers in the order of the numbers: both zeros are 0, and a NaN, whose size is more than `infinity`, is beyond the infinities. */
+/* Integers in the order of the numbers. Both zeros are 0. A NaN, whose size is more than `infinity`, is beyond the infinities. */
 INLINE int16s ranks(int16s v) {
     int16s sign = v >> 15;
     return ((v & 0x7FFF) ^ sign) - sign;

@@ -1,5 +1,5 @@
-/* What a diagnosis counts of several gradients in one launch: a group of threads takes a part of one of them, and adds what it has counted
-to the row of its call. cuda.c compiles it once. As plain C++ the first thread of a group does the work of all of them. */
+/* Counts several gradients for a diagnosis in one launch. A group of threads takes a part of one gradient, and adds its counts to the row of
+the gradient. cuda.c compiles it once. As plain C++, the first thread of a group does the work of all. */
 #include "kernels.h"
 #include "number.h"
 
@@ -18,7 +18,7 @@ template <typename V> INLINE V load(const void *memory, int dtype, int64_t at) {
     }
 }
 
-/* At most PART / THREADS numbers are summed in V. */
+/* V sums at most PART / THREADS numbers. */
 template <typename V> INLINE void measure_part(const Entry &entry, int64_t start, int64_t end, int thread, double *sums) {
     int arrived = 0, cut = 0, left = 0, nonfinite = 0;
     double squares = 0;

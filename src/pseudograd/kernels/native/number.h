@@ -1,4 +1,4 @@
-/* Lanes of one number, and how memory becomes one: for any processor, and for a thread of a device. */
+/* Lanes of one number, and their loads and stores: for any processor, and for a thread of a device. */
 #pragma once
 #include "rules.h"
 
@@ -15,7 +15,7 @@ INLINE vec_f select_f(mask_f m, vec_f yes, vec_f no) { return m ? yes : no; }
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return v == v ? fminf(fmaxf(v, low), high) : v; } /* as torch has zeros there */
 #else
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) {
-    v = low > v ? low : v; /* as the vector instructions: of two zeros, and where one is NaN, the second */
+    v = low > v ? low : v; /* as vector instructions do: of two zeros, or if one is NaN, the second */
     return high < v ? high : v;
 }
 #endif
@@ -77,7 +77,7 @@ INLINE void store_f16(uint16_t *p, vec_f v) {
     *p = half;
 }
 #else
-/* In integers, because a processor that flushes subnormals must not see those of float32 on the way. */
+/* Computed with integers, so that a processor that flushes subnormals meets no subnormal of float32. */
 INLINE vec_f load_f16(const uint16_t *p) {
     uint32_t sign = (uint32_t)(*p & 0x8000) << 16, size = *p & 0x7FFF;
     if (size >= 0x7C00) return float_of(sign | 0x7F800000 | (size & 0x3FF) << 13);

@@ -1,9 +1,9 @@
 /* What torch calls: operators of the namespace `pseudograd_native` for strided tensors on CPU and on devices of CUDA, registered when the
 library is loaded.
 
-They cannot raise, so they serve every strided layout, and give a tensor without elements where their arguments do not fit each other,
-which `pseudograd.kernels.native` never hands in. For a device such a tensor also says that no kernel was started.
-Nothing else of a tensor is asked than sizes, strides, dtype, memory and device: that it is an ordinary one is for the caller to know. */
+They cannot raise errors. So they serve every strided layout. If arguments do not fit each other, which `pseudograd.kernels.native` avoids,
+they return a tensor without elements. For a device, such a tensor also means that no kernel was started.
+They read only the sizes, strides, dtype, memory and device of a tensor: the caller sees to it that it is an ordinary one. */
 #define _DEFAULT_SOURCE /* for madvise */
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -15,15 +15,15 @@ Nothing else of a tensor is asked than sizes, strides, dtype, memory and device:
 #include <xmmintrin.h>
 #endif
 
-#define CHUNK 1024          /* elements that are gathered at a time, where their memory is in another order */
+#define CHUNK 1024          /* elements that are gathered at a time if their memory is in another order */
 #define GRAIN (1 << 15)     /* elements that are worth a thread */
 #define FEW 512             /* elements */
 #define HUGE_PAGE (1 << 21) /* bytes */
-#define MOST_HUGE (1 << 27) /* bytes of a tensor that lies in such pages */
-/* In a plan: y, too, is made with one bound, as clamps make it; there is no such bound; two bits for each of three shares. */
+#define MOST_HUGE (1 << 27) /* bytes of the largest tensor in such pages */
+/* In a plan: y is made too, as clamps make it with one bound; there is no min, or no max; from here, two bits for the kind of each share. */
 enum { WITH_Y = 1 << 4, NO_MIN = 1 << 12, NO_MAX = 1 << 13, KINDS_OF_SHARES = 14 };
-#define UNSURE ((int64_t)1 << 60) /* beside an order: y is right but for the sign of zeros */
-#define DECLINED -1               /* in place of an order: no kernel was started on a device */
+#define UNSURE ((int64_t)1 << 60) /* a flag of an order: y is right but for the sign of zeros */
+#define DECLINED -1               /* in place of an order: no kernel was started on the device */
 
 static int32_t dtypes[DTYPES], bytes, cpu;
 static const int64_t sizes_of[DTYPES] = {2, 2, 4, 8};
@@ -35,10 +35,10 @@ typedef struct {
     Handle handle;
     char *memory;
     int64_t *sizes, *strides, dim, numel;
-    int dtype; /* one of ours, or DTYPES */
+    int dtype; /* one of F16 to F64; DTYPES for another dtype */
     int is_of_bytes;
     int is_on_device;      /* does an operator for devices see it? */
-    int32_t device, index; /* then its device */
+    int32_t device, index; /* the device, if it is not the CPU */
 } Tensor;
 
 static Tensor tensor(Handle handle) {
@@ -57,7 +57,7 @@ static Tensor tensor(Handle handle) {
     return t;
 }
 
-/* Of an operator that is registered for CPU and for devices. */
+/* A tensor argument. is_on_device: of the operator for devices? */
 static Tensor tensor_of(Value handle, int is_on_device) {
     Tensor t = tensor((Handle)handle);
     t.is_on_device = is_on_device;
@@ -67,10 +67,10 @@ static Tensor tensor_of(Value handle, int is_on_device) {
 
 static int are_together(const Tensor *a, const Tensor *b) { return a->device == b->device && a->index == b->index; }
 
-/* Memory that is new to the process arrives a page at a time, when it is first written to, which takes several times as long as to write
-   to it. Linux, where it is set to "madvise" or "always", hands out 512 pages at once to who asks, as numpy does for its arrays. Not for
-   the largest tensors, between whose uses seconds pass: a virtual machine's host may take huge pages back that were free for two of them
-   (free page reporting), and hands them out again at three times the price of small ones. */
+/* Ask Linux for huge pages, as numpy does for its arrays. Memory that is new to a process arrives a page at a time, at the first write to
+   it, which takes several times as long as the write. A huge page is 512 pages at once, if Linux is set to "madvise" or "always". Not for
+   the largest tensors, between whose uses seconds pass: the host of a virtual machine may take back huge pages that were free for two
+   seconds (free page reporting), and to get them again costs three times as much as small pages. */
 static void ask_for_huge_pages(const Tensor *t) {
 #ifdef MADV_HUGEPAGE
     uintptr_t memory = (uintptr_t)t->memory, size = (uintptr_t)t->numel * (t->dtype < DTYPES ? (uintptr_t)sizes_of[t->dtype] : 1);
@@ -79,7 +79,7 @@ static void ask_for_huge_pages(const Tensor *t) {
 #endif
 }
 
-/* Beside another tensor; without a handle where there is no memory. */
+/* A new tensor on the device of another tensor; without a handle if there is no memory. */
 static Tensor empty(int64_t dim, const int64_t *sizes, const int64_t *strides, int32_t dtype, const Tensor *beside) {
     Handle made = 0;
     int is_on_device = beside && beside->is_on_device;
@@ -100,8 +100,8 @@ static void release(Tensor *t) {
     if (t->handle) aoti_torch_delete_tensor_object(t->handle);
 }
 
-/* The dimensions of a tensor from the outermost to the innermost of its memory: four bits for each, the outermost lowest; 0 where that is
-   their own order. Those of size 1, and those along which all elements are one, keep their places, as torch leaves them. */
+/* The dimensions of a tensor from the outermost to the innermost in memory: four bits for each, the outermost in the lowest; 0 if they are
+   in their own order. As in torch, dimensions of size 1 or of stride 0 keep their places. */
 static int64_t order_of(const Tensor *t) {
     int64_t at[MOST_DIMENSIONS], places[MOST_DIMENSIONS], order = 0, count = 0;
     int sorted = 1;
@@ -117,8 +117,8 @@ static int64_t order_of(const Tensor *t) {
     return order;
 }
 
-/* This many bytes that follow each other: only then may `memory` be read as the planes of a code. A hook of saved tensors may have handed
-   back the same values in other strides or another dtype. */
+/* Is it a tensor of so many bytes without gaps? Only then may `memory` be read as the planes of a code. A hook of saved tensors may have
+   returned the values with other strides or another dtype. */
 static int is_bytes(const Tensor *t, int64_t count) {
     int64_t stride = 1;
     if (!t->is_of_bytes || t->numel != count) return 0;
@@ -131,7 +131,7 @@ static int is_bytes(const Tensor *t, int64_t count) {
 
 static int64_t dimension(int64_t order, int64_t d) { return order ? (order >> (4 * d)) & 15 : d; }
 
-/* A tensor of these sizes, dense, with its dimensions in this order; or nothing, if it is none. */
+/* The strides of a dense tensor of these sizes whose dimensions have this order. Returns 0 if it is no order of them. */
 static int strides_in(int64_t order, int64_t dim, const int64_t *sizes, int64_t *strides) {
     int64_t stride = 1, seen = 0;
     for (int64_t d = dim - 1; d >= 0; d--) {
@@ -146,7 +146,7 @@ static int strides_in(int64_t order, int64_t dim, const int64_t *sizes, int64_t 
 
 /* --- elements in the order of another tensor's memory --------------------------------------------------------------- */
 
-/* `t`, broadcast to these sizes; its dimensions in this order. 0 where it does not broadcast. */
+/* A walk over `t`, broadcast to these sizes, with its dimensions in this order. Returns 0 if `t` does not broadcast. */
 static int walk(const Tensor *t, int64_t dim, const int64_t *sizes, int64_t order, Walk *w) {
     w->memory = t->memory, w->bytes = sizes_of[t->dtype], w->dim = 0;
     for (int64_t d = 0; d < dim; d++) {
@@ -215,7 +215,7 @@ typedef struct {
     Walk grad, x, low, high;
 } Work;
 
-/* Is the processor told to take subnormals for zeros, as by torch.set_flush_denormal? */
+/* Does the processor take subnormals for zeros, as after torch.set_flush_denormal? */
 static int flushes_subnormals(void) {
 #ifdef __x86_64__
     return (_mm_getcsr() & 0x8040) != 0;
@@ -311,7 +311,7 @@ static void encode_between_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
-/* Of a rule of kind STANDING an absent bound is none at all; else it is infinite. */
+/* A bound that is absent is no bound for a rule of kind STANDING, and infinite for others. */
 static void pull_x_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffers[4][CHUNK];
@@ -337,7 +337,7 @@ static int64_t plane_bytes(int64_t numel) { return (numel + 63) / 64 * 8; }
 
 static int can_read_sixteen(const Walk *walk) { return walk->is_linear && (uintptr_t)walk->memory % 16 == 0; }
 
-/* Starts a kernel there; 0 where it did not start. */
+/* Starts a kernel on the device; returns 0 if it did not start. */
 static int start(const Work *work, int kind, const Tensor *beside) {
     const Share *shares = work->rule.shares;
     Plan plan = {.kind = (uint8_t)kind, .dtype = (uint8_t)work->dtype, .rule = work->rule, .has_y = kind == ENCODE || kind == FORMULA || work->has_y};
@@ -350,7 +350,7 @@ static int start(const Work *work, int kind, const Tensor *beside) {
         arguments.inputs[k] = walk->memory;
         if (walk->memory && !can_read_sixteen(walk)) plan.has_walks = 1, walk->is_linear = 0;
     }
-    /* An absent bound is infinite. */
+    /* A bound that is absent is infinite. */
     arguments.min = !plan.has_tensors ? work->min : plan.has_low ? 0 : -INFINITY;
     arguments.max = !plan.has_tensors ? work->max : plan.has_high ? 0 : INFINITY;
     for (int k = 0; k < 3; k++) arguments.factors[SLOPES + 2 * k] = shares[k].up, arguments.factors[SLOPES + 2 * k + 1] = shares[k].down;
@@ -360,7 +360,7 @@ static int start(const Work *work, int kind, const Tensor *beside) {
     return !work->numel || cuda_start(beside->index < 0 ? 0 : beside->index, &plan, &arguments, &walks);
 }
 
-/* The work, on CPU or where `beside` is. */
+/* Does the work, on the CPU or on the device of `beside`. */
 static int run(const Work *work, int kind, const Tensor *beside) {
     static void (*const parts[])(int64_t, int64_t, void *) = {
         [ENCODE] = encode_part, [ENCODE_BETWEEN] = encode_between_part, [PULL_CODE] = pull_code_part, [PULL_X] = pull_x_part, [QUANTIZE] = quantize_part,
@@ -374,7 +374,7 @@ static int run(const Work *work, int kind, const Tensor *beside) {
 
 enum { SHARED = 9, STOOD = 4 + SLOPES, FORMED = SHARED + 1 + SLOPES }; /* numbers in the settings of a rule, by its kind */
 
-/* Of kind STANDING: min, max, plan, the sets of all planes, and the slopes. */
+/* The settings of kind STANDING: min, max, plan, the sets of all planes, and the slopes. */
 static int read_standing(const double *found, Work *work, int plan) {
     Rule rule = {.kind = STANDING, .first = plan & 15};
     int64_t sets = (int64_t)found[3];
@@ -386,8 +386,8 @@ static int read_standing(const double *found, Work *work, int plan) {
     return 1;
 }
 
-/* A rule between two numbers: min, max, plan and the six numbers of its shares in a tensor of float64, because numbers take torch longer to
-   hand over than tensors do. bits.py says what they mean, native/__init__.py makes them. */
+/* The settings of a rule: min, max, plan and the six numbers of its shares. They are in a tensor of float64, because torch passes a tensor
+   in less time than numbers. bits.py says what they mean; native/__init__.py makes them. */
 static int read_settings_of(Value handle, Work *work, int *plan, int formula) {
     Tensor t = tensor((Handle)handle);
     double found[FORMED];
@@ -423,7 +423,7 @@ static void set_planes(Work *work, const Tensor *code) {
     work->second = work->first + (work->rule.first ? plane_bytes(work->numel) : 0);
 }
 
-/* x clamped, into x itself where `in_place`; and its code, if one is asked for, in the order of x's memory. */
+/* Clamps x, in place if `in_place`; and makes its code, if one is asked for, in the order of x's memory. */
 static int clamp(const Tensor *x, Value settings, int in_place, Tensor *y, Tensor *code, int64_t *order) {
     int64_t strides[MOST_DIMENSIONS], one = 1;
     int plan;
@@ -448,7 +448,7 @@ static void release_arguments(Value *stack, int count) {
 }
 
 #define OPERATOR(name) static void name(Value *stack, __attribute__((unused)) uint64_t inputs, __attribute__((unused)) uint64_t outputs)
-/* For CPU, and as name_on_device for devices. */
+/* Defines an operator for the CPU, and name_on_device for devices. */
 #define OPERATOR_ANYWHERE(name)                                                                                                        \
     static void name##_anywhere(Value *stack, int is_on_device);                                                                       \
     OPERATOR(name) { name##_anywhere(stack, 0); }                                                                                      \
@@ -465,9 +465,9 @@ OPERATOR_ANYWHERE(clamp_operator) {
 
 static int is_same_along_rows(const Walk *w) { return w->strides[w->dim - 1] == 0; }
 
-/* x clamped between tensors, and its code, if one is asked for. Only of a dense x, which has the shape of the result: torch orders the
-   memory of others by the bounds too. Without a code only where a run of elements shares its bounds: else torch's own loop is as fast.
-   Where zeros of both signs meet, torch takes the one or the other as an element's place in memory has it: then `order` is UNSURE. */
+/* Clamps x between tensors, and makes its code, if one is asked for. Only for a dense x with the shape of the result: for others, the bounds
+   too decide torch's order of memory. Without a code, only if a run of elements shares its bounds: otherwise torch's own loop is as fast.
+   Where zeros of both signs meet, torch takes the one or the other by the element's place in memory: then `order` is UNSURE. */
 static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high, Work *work, Tensor *y, Tensor *code, int64_t *order) {
     int64_t strides[MOST_DIMENSIONS], one = 1;
     if (!is_served(x) || low->dtype != x->dtype || high->dtype != x->dtype || !are_together(x, low) || !are_together(x, high)) return 0;
@@ -530,7 +530,7 @@ OPERATOR_ANYWHERE(encode_in_place_operator) {
     stack[0] = (Value)code.handle, stack[1] = (Value)order;
 }
 
-/* On a grid: 1 / step, the place of 0, min, max and step. */
+/* The numbers of a grid: 1 / step, the position of 0, min, max and step. */
 OPERATOR_ANYWHERE(quantize_operator) {
     Tensor x = tensor_of(stack[0], is_on_device), grid = tensor((Handle)stack[1]), y = {0};
     int64_t strides[MOST_DIMENSIONS], order = is_served(&x) ? order_of(&x) : 0;
@@ -548,10 +548,10 @@ OPERATOR_ANYWHERE(quantize_operator) {
     stack[0] = (Value)y.handle;
 }
 
-/* What is computed for a dtype: float32 for half precision. */
+/* The dtype in which a formula is computed: float32 for half precision. */
 static int wide(int dtype) { return dtype < F32 ? F32 : dtype; }
 
-/* What x or a bound gets, as `work` says, in these strides. */
+/* The gradient of x or of a bound, as `work` says, with these strides. */
 static Tensor pulled(Work *work, int kind, const Tensor *grad, const int64_t *strides) {
     work->dtype = grad->dtype, work->made_dtype = is_to_sum(work->rule.formula) ? wide(grad->dtype) : grad->dtype;
     Tensor made = empty(grad->dim, grad->sizes, strides, dtypes[work->made_dtype], grad);
@@ -575,8 +575,9 @@ OPERATOR_ANYWHERE(pull_code_operator) {
     stack[0] = (Value)made.handle;
 }
 
-/* The rule on x, between the numbers of the settings or between the tensors `low` and `high`, which may be x where there is no bound. Of a
-   formula, whose settings have its kind and its numbers behind, they are its a and b, in the dtype in which it is computed. */
+/* The gradient by a rule that reads x, between the numbers of the settings or between the tensors `low` and `high`, which are x if there is
+   no bound. For a formula, `low` and `high` are its a and b, in the dtype in which it is computed; its settings end with its result's kind
+   and its numbers. */
 static Tensor pull(const Tensor *grad, const Tensor *x, const Tensor *low, const Tensor *high, Value settings, int formula) {
     int64_t strides[MOST_DIMENSIONS], dim = grad->dim, *sizes = grad->sizes, order;
     int plan;
@@ -648,7 +649,7 @@ static int start_steps(const Steps *steps, const Tensor *x, const Walk *walk) {
     return start(&work, steps->is_interval ? INSIDE : STEPS, x);
 }
 
-/* The numbers: 1, 3 or 7 thresholds, or the four of an interval. */
+/* The numbers are 1, 3 or 7 thresholds, or the four of an interval. */
 OPERATOR_ANYWHERE(steps_operator) {
     Tensor x = tensor_of(stack[0], is_on_device), numbers = tensor((Handle)stack[1]), planes;
     Walk all;
@@ -677,8 +678,8 @@ typedef struct {
     double min, max;
     int has;
     int64_t numel;
-    Walk tensors[4]; /* grad, what leaves towards one input and another, x */
-    Tally *parts;    /* one for each GRAIN elements, so that the sum does not depend on the threads */
+    Walk tensors[4]; /* grad, the gradients that leave to one input and to another, x */
+    Tally *parts;    /* one for each GRAIN elements, so that the sum does not depend on the number of threads */
 } Counting;
 
 static void tally_part(int64_t from, int64_t to, void *argument) {
@@ -695,8 +696,8 @@ static void tally_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
-/* 0 where the tensors are not of one dtype, or do not broadcast to grad. What is absent is handed in as grad. found: min, max, and what
-   there is (HAS_...). */
+/* Returns 0 if the tensors do not have one dtype, or do not broadcast to grad. A tensor that is absent is grad. found: min, max, and the
+   flags HAS_... of what is there. */
 static int count_all(const Tensor *tensors, const double *found, Tally *total) {
     Counting work = {0};
     const Tensor *grad = tensors;
@@ -722,7 +723,7 @@ static int count_all(const Tensor *tensors, const double *found, Tally *total) {
 
 static int is_row(const Tensor *t, int64_t count) { return t->dtype == F64 && t->dim == 1 && t->numel == count && (count == 1 || t->strides[0] == 1); }
 
-/* The counts and both magnitudes; nothing where the tensors do not fit. */
+/* The counts and both magnitudes; no elements if the tensors do not fit. */
 OPERATOR(tally_operator) {
     Tensor tensors[5], made;
     Tally total;
@@ -740,7 +741,7 @@ OPERATOR(tally_operator) {
     stack[0] = (Value)made.handle;
 }
 
-/* The same, added to sums that have the number of elements behind. Says how many gradients were cut; -1 where nothing was added. */
+/* Adds the counts to sums, whose last entry is the number of elements. Returns how many gradients were cut; -1 if nothing was added. */
 static int64_t add_tally(const Tensor *tensors, const double *found, const Tensor *sums) {
     Tally total;
     double *to = (double *)sums->memory;
@@ -762,8 +763,8 @@ static int is_alike(const Tensor *a, const Tensor *b) {
     return a->dim == b->dim && !memcmp(a->sizes, b->sizes, (size_t)a->dim * sizeof(*a->sizes));
 }
 
-/* The same of several calls, each with what arrives and twice what leaves, which is one tensor where only one leaves; and with its sums.
-   `has` is IS_FULL or 0. Says of which calls nothing was added, a bit for each of at most 63. */
+/* Adds the counts of several backward calls, each with three gradients and its sums: the one that arrives, and two that leave, which are the
+   same if only one leaves. `has` is IS_FULL or 0. Returns a bit for each of at most 63 calls: was nothing added? */
 OPERATOR(add_tallies_operator) {
     List grads = (List)stack[0], sums = (List)stack[1];
     size_t count = 0;
@@ -776,7 +777,7 @@ OPERATOR(add_tallies_operator) {
         torch_list_get_item(sums, call, &values[3]);
         for (int k = 0; k < 4; k++) tensors[k < 3 ? k : 4] = tensor((Handle)values[k]);
         tensors[3] = tensors[0];
-        int is_one = tensors[1].sizes == tensors[2].sizes; /* torch has them once for each tensor */
+        int is_one = tensors[1].sizes == tensors[2].sizes; /* torch has one array of sizes for each tensor */
         const double found[3] = {0, 0, (int)(int64_t)stack[2] | HAS_LEFT | (is_one ? 0 : HAS_OTHER)};
         int are_alike = is_alike(&tensors[0], &tensors[1]) && is_alike(&tensors[0], &tensors[2]);
         if (!are_alike || add_tally(tensors, found, &tensors[4]) < 0) missed |= (int64_t)1 << call;
@@ -786,7 +787,7 @@ OPERATOR(add_tallies_operator) {
     stack[0] = (Value)missed;
 }
 
-/* How many entries of all these are not finite. */
+/* How many entries of these tensors are not finite? */
 OPERATOR(count_nonfinite_operator) {
     List grads = (List)stack[0];
     const double found[3] = {0, 0, IS_FULL};
@@ -805,7 +806,7 @@ OPERATOR(count_nonfinite_operator) {
     stack[0] = (Value)nonfinite;
 }
 
-/* Are all entries of both finite? Without a list this takes half of the time. */
+/* Are all entries of both tensors finite? Without a list, this takes half of the time. */
 OPERATOR(are_finite_operator) {
     const double found[3] = {0, 0, IS_FULL};
     int64_t nonfinite = 0;
@@ -818,7 +819,7 @@ OPERATOR(are_finite_operator) {
     stack[0] = (Value)!nonfinite;
 }
 
-/* The next entry of a launch: what arrived, and what leaves in its shape. 0 where their memory is not in one order without gaps. */
+/* Adds an entry to a launch: a gradient that arrives, and those that leave. Returns 0 if they do not have one order of memory, without gaps. */
 static int fill_entry(Measures *m, const Tensor *tensors, int lefts, int kind, double *row) {
     const Tensor *grad = tensors;
     Entry *entry = &m->entries[m->count];
@@ -836,9 +837,9 @@ static int fill_entry(Measures *m, const Tensor *tensors, int lefts, int kind, d
     return 1;
 }
 
-/* Adds the counts of several gradients to rows on their device, as `entries` says of each: its kind, two bits for how many leave, and
-   its row. `tensors` has what arrived and what left, one entry after the other. Says which entries no kernel serves, a bit for each; -1
-   where none was started. */
+/* Adds the counts of several gradients to rows on their device. `entries` has for each its kind, two bits for how many leave, and its row.
+   `tensors` has the gradients that arrive and leave, one entry after the other. Returns a bit for each entry that no kernel serves; -1 if
+   no kernel was started. */
 OPERATOR_ANYWHERE(measure_operator) {
     List tensors = (List)stack[0], entries = (List)stack[1];
     Tensor rows = tensor_of(stack[2], is_on_device);
@@ -886,7 +887,7 @@ static void arrive_part(int64_t from, int64_t to, void *argument) {
     }
 }
 
-/* Bytes that lie as the elements of another tensor do, in the order of its memory. */
+/* Do these bytes have the shape and the order of memory of another tensor? */
 static int lies_as(const Tensor *bytes_of_it, const Tensor *other, int64_t order) {
     int64_t strides[MOST_DIMENSIONS];
     if (!bytes_of_it->is_of_bytes || bytes_of_it->dim != other->dim || !strides_in(order, other->dim, other->sizes, strides)) return 0;
@@ -895,8 +896,9 @@ static int lies_as(const Tensor *bytes_of_it, const Tensor *other, int64_t order
     return 1;
 }
 
-/* A gradient arrives at a parameter: its squares are added to a sum, stand alone behind it, and behind them how many entries are 0; `had`, a byte for each entry or none at all, says where one was
-   not 0 ever since. Says how many entries never had one; -1 where nothing was added. */
+/* Counts a gradient that arrives at a parameter. The sum gets three numbers: it grows by the squares of this gradient; then these squares
+   alone; then how many entries are 0. `had`, a byte for each entry or no bytes at all, says which entries ever had a gradient other than 0.
+   Returns how many entries never had one; -1 if nothing was added. */
 OPERATOR(arrive_operator) {
     Tensor grad = tensor((Handle)stack[0]), squares = tensor((Handle)stack[1]), had = tensor((Handle)stack[2]);
     int64_t parts = (grad.numel + GRAIN - 1) / GRAIN, order = 0, missing = -1;
@@ -923,13 +925,13 @@ OPERATOR(arrive_operator) {
 
 /* --- registration --------------------------------------------------------------------------------------------------- */
 
-/* The best loops for this processor; `most` leaves the better ones out: 0 SSE2 or NEON, 1 AVX2, 2 AVX-512. */
+/* Chooses the best loops for this processor, up to `most`: 0 SSE2 or NEON, 1 AVX2, 2 AVX-512. */
 static int choose(int most) {
     loops = loops_baseline;
     int level = 0;
 #ifdef __x86_64__
     __builtin_cpu_init();
-    unsigned a, b, features = 0, d; /* clang 14 cannot be asked for f16c by its name */
+    unsigned a, b, features = 0, d; /* because clang 14 does not know the name f16c */
     int has_avx2 = __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &features, &d) && features & bit_F16C;
     if (most >= 1 && has_avx2) loops = loops_avx2, level = 1;
     if (most >= 2 && has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -941,7 +943,7 @@ static int choose(int most) {
 
 OPERATOR(version_operator) { stack[0] = (Value)(int64_t)VERSION; }
 
-/* The bytes of a text: see cuda.h. Empty where torch has no CUDA. */
+/* The bytes of the text of cuda_status, see cuda.h. None if torch has no CUDA. */
 OPERATOR(cuda_status_operator) {
     char text[1024] = "";
     if (cuda_is_there()) cuda_status(text, sizeof(text));

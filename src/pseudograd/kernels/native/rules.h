@@ -1,4 +1,4 @@
-/* A backward rule as the loops read it; pseudograd/kernels/native/__init__.py makes them, bits.py says what they mean. */
+/* A backward rule as the loops read it. pseudograd/kernels/native/__init__.py makes it; bits.py says what its fields mean. */
 #pragma once
 #include <math.h>
 #include <stdint.h>
@@ -17,10 +17,10 @@
 #endif
 #endif
 
-typedef float number_f; /* what a lane holds */
+typedef float number_f; /* the number in a lane */
 typedef double number_d;
 
-/* What is computed at a time: BLOCK elements, whose bits of each plane are the low bits of a word. A thread of a device has fewer. */
+/* A loop computes BLOCK elements at a time. Their bits of a plane are the low bits of a word. A thread of a device has fewer elements. */
 #ifndef WORD
 #define WORD uint64_t
 #define BLOCK 64
@@ -30,26 +30,26 @@ typedef double number_d;
    compares it with its own before it calls anything else. */
 enum { VERSION = 8 };
 
-enum { FROM_SHARES, TURNED,                              /* kinds of a rule: what the shares say; what reads x and has no code, */
-       TENT, WITCH, CUSP,                                /* as have these slopes of a step; */
-       STANDING,                                         /* a slope for each code, which knows more regions than four; */
-       OF_MIN, OF_MAX,                                   /* what a tensor of bounds gets, of which no code is made; */
-       BUMP, NORMAL };                                   /* slopes of a step with an exponential, which a formula reads */
+enum { FROM_SHARES, TURNED,                              /* kinds of a rule. Shares for each side; a rule that reads x and has no code; */
+       TENT, WITCH, CUSP,                                /* slopes of a step, which read x too; */
+       STANDING,                                         /* a slope for each code, for more than four regions; */
+       OF_MIN, OF_MAX,                                   /* the gradient of a tensor of bounds, which has no code; */
+       BUMP, NORMAL };                                   /* slopes of a step with an exponential, for a formula */
 enum { BELOW = 1, ABOVE = 2, AT_MIN = 4, AT_MAX = 8 };   /* regions of x */
 enum { ALIKE, BY_SIGN, NUMBER };                         /* kinds of a share */
 enum { REGIONS = 16, MOST_PLANES = 3, SLOPES = 1 << MOST_PLANES };                 /* of a rule of kind STANDING, in the order of geometry.Pieces */
-/* Of a row with a formula of its own, what it gives: see formula_block and geometry.Formula. */
+/* The results of the formulas: see formula_block and geometry.Formula. */
 enum { NO_FORMULA, LOSS, LOSS_TO_X, LOSS_TO_A, ON_GRID, ON_GRID_TO_X, ON_GRID_TO_A, ON_GRID_TO_B, EXPONENT,
        JUMP, JUMP_TO_X, JUMP_TO_X_AND_BACK, JUMP_TO_A, SURROGATE_TO_X, ROOM_TO_X, ROOM_TO_A, ROOM_TO_B, FORMULAS };
-/* Its numbers, which are its slopes: the one in place of an absent tensor, or those of a loss. Its ceiling is 0 where it has none,
-   and so is the largest gradient of x. */
+/* The numbers of a formula, in `slopes`: the number in place of an absent tensor, or those of a loss. CEILING and LARGEST, the largest
+   gradient of x, are 0 if there is none. */
 enum { ABSENT, ON_BOTH_SIDES = 0, LOWEST, HIGHEST, TOP, CEILING, AT_TOP, IS_LINEAR, LARGEST };
 
-/* What a and b get is summed before it is rounded, and an exponential takes what is not: of half precision they leave in float32. */
+/* Is the result float32 for half precision? The gradients of a and b are summed, and an exponent is read, before they are rounded. */
 INLINE int is_to_sum(int formula) { return formula == EXPONENT || formula == ON_GRID_TO_A || formula == ON_GRID_TO_B || formula == JUMP_TO_A; }
 
-/* What x gets: up * grad where grad > 0, down * grad where grad < 0, and grad where it is neither; of kind ALIKE up * grad, of kind NUMBER
-   up itself. A factor of 0 gives 0, also where grad is infinite or NaN. */
+/* The gradient of x on a side. BY_SIGN: up * grad where grad > 0, down * grad where grad < 0, and else grad. ALIKE: up * grad. NUMBER: up.
+   A factor of 0 gives 0, also where grad is infinite or NaN. */
 typedef struct {
     uint8_t kind;
     double up, down;
@@ -57,13 +57,13 @@ typedef struct {
 
 typedef struct {
     uint8_t kind;
-    uint8_t first, second; /* the regions that are in each plane; a code has no plane for none */
-    uint8_t edges;         /* is any plane about x at a bound? */
+    uint8_t first, second; /* the regions of each plane; a code has no plane without regions */
+    uint8_t edges;         /* has a plane a region at a bound? */
     uint8_t shares_both;   /* may x be in both planes? */
     uint8_t formula;       /* NO_FORMULA: the loops of `kind` */
-    Share shares[3];       /* of the first plane, of the second, of both. In the first one, instead:
+    Share shares[3];       /* of the first plane, of the second, of both. For some kinds, the first share has other numbers:
                               up of TURNED: the distance from the range at which all of grad pulls back;
-                              up of OF_MIN and OF_MAX: what the bound gets where x is at it, for which `first` says whether there is a min;
+                              up of OF_MIN and OF_MAX: the share of the bound where x is at it; `first` says whether there is a min;
                               up and down of a slope: its width and its height, also in a formula. Of a grid: see quantize_block */
     uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions that have the bit of each plane, */
     double slopes[SLOPES]; /* and what each code gives, as a factor of grad */
@@ -122,7 +122,7 @@ typedef struct {
     double magnitude, cut_magnitude;
 } Tally;
 
-/* Of a gradient that arrives at a parameter: its squares, how many of its entries are 0, and how many never had one that is not. */
+/* A gradient of a parameter: the sum of its squares, how many of its entries are 0, and how many entries were 0 in every gradient so far. */
 typedef struct {
     double squares;
     int64_t zeros, missing;
@@ -153,6 +153,6 @@ typedef struct {
 enum { F16, BF16, F32, F64, DTYPES, FLUSHED_BF16 = DTYPES, TABLES };
 
 #ifndef __cplusplus
-/* Of each level of processors; null where this build has none for it. */
+/* The loops of each level of processors; null if this build has none. */
 extern const Loops *const loops_baseline[TABLES], *const loops_avx2[TABLES], *const loops_avx512[TABLES];
 #endif

@@ -1,7 +1,7 @@
-/* The C symbols of torch that we call, from torch 2.10 on: its stable interface. Written out, so that nothing of torch is needed to build.
+/* The C symbols of torch that we call: its stable interface, from torch 2.10 on. They are written out, so a build needs nothing of torch.
 
-An operator gets its arguments on a stack of 64-bit values and leaves its results there. A tensor on it is a handle that the operator
-owns and deletes; an absent optional is 0, a present one a pointer that the operator owns. */
+An operator gets its arguments on a stack of 64-bit values, and leaves its results there. A tensor is a handle on this stack; the operator
+owns it and deletes it. An optional value is 0 if it is absent, else a pointer that the operator owns. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -9,8 +9,8 @@ owns and deletes; an absent optional is 0, a present one a pointer that the oper
 typedef uint64_t Value;
 typedef void *Handle;
 typedef void *Library;
-typedef void *List; /* of values that the operator owns, as the list itself */
-typedef int32_t Status; /* 0 where all went well */
+typedef void *List; /* the operator owns the list and its values */
+typedef int32_t Status; /* 0 if all went well */
 
 Status aoti_torch_library_init_def(const char *, const char *, uint32_t, Library *);
 Status aoti_torch_library_init_impl(const char *, const char *, const char *, uint32_t, Library *);
