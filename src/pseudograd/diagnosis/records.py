@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .count.norms import Facts
 
@@ -142,6 +142,10 @@ class Structural:
     compared_at: frozenset[str] = field(default=frozenset(), repr=False)
 
 
+# What the advice for a starving parameter depends on; "" for any other reason.
+Reason = Literal["", "no path", "own hook", "returns None", "zeros alone", "adds up to 0", "error"]
+
+
 @dataclass(frozen=True)
 class Starved:
     """A parameter that got no gradient, or zeros alone, in every recorded backward. others: further lines that cut its way to a loss."""
@@ -154,6 +158,7 @@ class Starved:
     others: tuple[str, ...] = ()
     is_unstepped: bool = field(default=False, repr=False)  # optimisers stepped, and none of them holds it
     is_in_all: bool = field(default=True, repr=False)  # every backward reached it, or none did; False: some did
+    reason: Reason = field(default="", repr=False)
 
 
 @dataclass(frozen=True)

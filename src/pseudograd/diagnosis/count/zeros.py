@@ -7,11 +7,12 @@ looks at the nodes that hand a gradient to a parameter that has got only zeros s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import torch
 
 from ...listen.nodes import GraphNode
-from ..records import Site
+from ..records import Reason, Site
 from .drops import PRODUCTS, Drops
 from .grads import Gradients, are_readable
 from .leaves import Leaves
@@ -19,9 +20,15 @@ from .tally import Tally
 
 _NODES_LOOKED_AT = 16  # in the search for the op that made the other factor
 _CHOICES = ("Where", "Maximum", "Minimum", "Fmax", "Fmin")
-ZEROS_ALONE = "zeros alone"
-ADDS_UP = "adds up to 0"
 _JOINS = ("Stack", "Cat")  # the op that reads their result decides which of their inputs gets zeros
+
+
+class MakerOfZeros(NamedTuple):
+    """The op that makes the zeros of a leaf, and a sentence about it."""
+
+    site: Site
+    why: str
+    reason: Reason = "zeros alone"
 
 
 class Zeros:
@@ -77,25 +84,26 @@ class Zeros:
             if node.name() in self._passing:
                 nodes += [before for before, _ in node.next_functions if before is not None]
 
-    def cause(self, leaf_set: int, sites: Sequence[Site], site_of: Callable[[Tally], Site]) -> tuple[Site, str] | None:
-        """The op that makes the zeros of a leaf, and a sentence: a factor that is 0 everywhere, else the op that hands the zeros on."""
+    def cause(self, leaf_set: int, sites: Sequence[Site], site_of: Callable[[Tally], Site]) -> MakerOfZeros | None:
+        """The op that makes the zeros of a leaf: a factor that is 0 everywhere, else the op that hands the zeros on."""
         for tally, factors in self._factors.items():
             if not tally.zeroed & leaf_set or tally.passed & leaf_set:
                 continue
             lines = {(factor.where, factor.expression) for factor in map(site_of, factors)}
             for site in sites if tally.op.startswith(PRODUCTS) else ():
                 if (site.where, site.expression) in lines and site.arrived and site.cut == site.arrived:
-                    return site, f"it is multiplied with what {site.op} gives, which is 0 everywhere"
+                    return MakerOfZeros(site, f"it is multiplied with what {site.op} gives, which is 0 everywhere", "")
             if tally.op.startswith(_JOINS) and tally.reader is not None:
                 site = site_of(tally.reader)
-                return site, f"{site.op} hands back {ZEROS_ALONE} for its part"
+                return MakerOfZeros(site, f"{site.op} hands back zeros alone for its part")
             site = site_of(tally)
+            reason: Reason = "zeros alone"
             why = ": its slope towards this parameter is 0, or a hook of the program sets the gradient to 0"
             if tally.op.startswith(_CHOICES):
                 why = ": it never chooses a value of this parameter"
             elif "Copy" in tally.op:
                 why = ": its values are overwritten"
             elif tally.op.startswith(PRODUCTS):
-                why = f": its other factor is 0, or what arrives {ADDS_UP}"
-            return site, f"{site.op} hands it {ZEROS_ALONE}{why}"
+                why, reason = ": its other factor is 0, or what arrives adds up to 0", "adds up to 0"
+            return MakerOfZeros(site, f"{site.op} hands it zeros alone{why}", reason)
         return None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 from ...wording import counted, shortened
 from ..count.influence import WITHOUT_GRAD
@@ -17,14 +18,12 @@ from ..count.leaf import Leaf, Missing
 from ..count.names import Owner
 from ..count.recorder import LAST_NEW_SUSPECT, Recorder
 from ..count.tally import OWN_NODE
-from ..count.zeros import ADDS_UP
-from ..records import Partly, Site, Starved, Structural
+from ..records import Partly, Reason, Site, Starved, Structural
 from ..sites import site_of
 
 Cause = Site | Structural | None
 
 ZEROED = "a gradient that was taken away"
-NO_PATH = "on no path to the loss"
 # Why a parameter gets nothing and does not starve.
 _IDLE = "are used in no backward, but other modules of the same list learn: for example experts that no router chose"
 _RATE_0 = "belong to a group of an optimiser with the rate 0"
@@ -34,10 +33,16 @@ _NOT_WANTED = "get no gradient: every backward is an autograd.grad with respect 
 _CANCELLED = "get only zeros, although the weight of the layer gets a gradient: those of the layer's output add up to 0"
 _NOT_GIVEN = "are not part of the given model, and got no gradient"
 _STARTS_AT_0 = "get only zeros as long as a parameter that multiplies them is 0, as in the first step of a LoRA"
-OWN_HOOK = "no op of this run makes it 0, so a hook of the parameter itself may do so"
-RETURNS_NONE = "returns None for an input that depends on the parameter"
 _THRESHOLDS = ("threshold", "hardshrink", "softshrink", "maximum", "minimum", "fmax", "fmin")
 _ADD_A_BIAS = ("addmm", "convolution", "linear")
+
+
+class _Cause(NamedTuple):
+    """Why a leaf starves: the cut, and a sentence about it."""
+
+    cut: Cause
+    why: str
+    reason: Reason = ""
 
 
 class Starving:
@@ -153,8 +158,8 @@ class Starving:
     def _judge(self, bit: int, leaf: Leaf, is_in_a_net: bool) -> Starved | str | None:
         if leaf.gradients and not leaf.is_taken_away and self._is_at_its_start(leaf):
             return _STARTS_AT_0
-        cause, why = self._cause(1 << bit, leaf)
-        adds_up = cause is None or (isinstance(cause, Site) and cause.op in _ADD_A_BIAS and why.endswith(ADDS_UP))
+        cause, why, reason = self._cause(1 << bit, leaf)
+        adds_up = cause is None or (reason == "adds up to 0" and isinstance(cause, Site) and cause.op in _ADD_A_BIAS)
         if adds_up and leaf.gradients and not leaf.is_taken_away and self._is_cancelled_bias(leaf):
             return _CANCELLED if is_in_a_net else None
         if cause is None and not (leaf.has_run or leaf.is_in_optimizer or self._recorder.reached >> bit & 1):
@@ -165,7 +170,7 @@ class Starving:
         others = tuple(dict.fromkeys(where for where in blamed if cause is None or where != cause.where))
         is_unstepped = self._have_stepped and not leaf.is_in_optimizer
         is_in_all = not leaf.gradients or leaf.gradients >= self._recorder.backwards - leaf.since
-        return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, is_in_all)
+        return Starved(leaf.name, leaf.shape, gradient, cause, why, others, is_unstepped, is_in_all, reason)
 
     def _is_at_its_start(self, leaf: Leaf) -> bool:
         """Is the leaf multiplied by a parameter that is still 0 because no step could change it before the last backward?"""
@@ -186,57 +191,60 @@ class Starving:
 
     # --- causes -------------------------------------------------------------------------------------------------------
 
-    def _cause(self, mask: int, leaf: Leaf) -> tuple[Cause, str]:
-        """The nearest cut that stops the whole gradient of the leaf, and a sentence about this cut."""
+    def _cause(self, mask: int, leaf: Leaf) -> _Cause:
+        """The nearest cut that stops the whole gradient of the leaf."""
         if leaf.is_taken_away:
             when = "between the backward and the step" if leaf.is_in_optimizer else "after it has arrived"
-            return None, f"a hook, or code of the program, sets it to 0 or None {when}"
+            return _Cause(None, f"a hook, or code of the program, sets it to 0 or None {when}")
         if leaf.gradients:
             return self._cause_of_zeros(mask, leaf)
         for tally in self._recorder.tallies.values():
             if tally.withheld & mask:
                 function = site_of(tally)
-                return function, f"the backward of {function.op} {RETURNS_NONE}"
+                why = f"the backward of {function.op} returns None for an input that depends on the parameter"
+                return _Cause(function, why, "returns None")
         cuts, raised, is_reached = self._cuts(mask), self._recorder.raised, self._recorder.reached & mask
         if cuts and cuts[0].reaches_loss and not (raised and is_reached):
             behind = "" if cuts[0].is_final_cut else ", and by another cut after it"
             way = "its way to the loss" if len(cuts) > 1 else "its only way to the loss"
-            return cuts[0], f"{way} is cut by {cuts[0].kind}{behind}"
+            return _Cause(cuts[0], f"{way} is cut by {cuts[0].kind}{behind}")
         if cuts and not cuts[0].reaches_loss:
             why = f"its value left torch through {cuts[0].kind}: nobody can see whether the loss depends on it"
-            return cuts[0], why
+            return _Cause(cuts[0], why)
         again = next((cut for cut in self._structural if cut.is_recomputed and cut.upstream & mask), None)
         if again is not None and (raised or not is_reached):
-            return (
-                again,
-                f"{again.kind} cuts it in code that a backward runs, as the forward of a checkpoint or the backward of a Function",
-            )
+            where = "in code that a backward runs, as the forward of a checkpoint or the backward of a Function"
+            return _Cause(again, f"{again.kind} cuts it {where}")
         if not is_reached and raised < self._recorder.backwards:
-            return None, f"it is {NO_PATH}"
+            return _Cause(None, "it is on no path to the loss", "no path")
         site = self._nearest_full_cut(mask)
         if site is not None:
-            return site, f"the backward of {site.op} passes no gradient on"
+            return _Cause(site, f"the backward of {site.op} passes no gradient on")
         if raised:
-            return None, f"{counted(raised, 'backward')} ended with an error before its gradient arrived"
+            why = f"{counted(raised, 'backward')} ended with an error before its gradient arrived"
+            return _Cause(None, why, "error")
         why = (
             "backward passes run through ops that use it, and none gives it a gradient: an op returns None, the pass is an autograd.grad "
             "with respect to other tensors, or the loss consists of derivatives that do not depend on it"
         )
-        return None, why
+        return _Cause(None, why)
 
-    def _cause_of_zeros(self, mask: int, leaf: Leaf) -> tuple[Cause, str]:
+    def _cause_of_zeros(self, mask: int, leaf: Leaf) -> _Cause:
         site = self._nearest_full_cut(mask)
         if site is not None:
             normalises = ", which normalises a single number" if site.normalises_one_number else ""
-            return site, f"all of the gradient is cut by {site.op}{normalises}"
-        cause = self._recorder.zeros.cause(mask, self._sites, site_of)
-        if cause is not None:
-            return cause
+            return _Cause(site, f"all of the gradient is cut by {site.op}{normalises}")
+        maker = self._recorder.zeros.cause(mask, self._sites, site_of)
+        if maker is not None:
+            return _Cause(*maker)
         linear = None if leaf.has_hooks else self._second_derivative_of_relu(mask)
         if linear is not None:
-            return linear, "the loss depends on it through a second derivative of a relu, which is 0"
-        where = OWN_HOOK if leaf.has_hooks else "this run does not show where"
-        return None, f"the gradient becomes 0 on its way back, and {where}"
+            return _Cause(linear, "the loss depends on it through a second derivative of a relu, which is 0")
+        becomes_0 = "the gradient becomes 0 on its way back, and"
+        if leaf.has_hooks:
+            why = f"{becomes_0} no op of this run makes it 0, so a hook of the parameter itself may do so"
+            return _Cause(None, why, "own hook")
+        return _Cause(None, f"{becomes_0} this run does not show where")
 
     def _sites_to_loss(self, mask: int) -> list[Site]:
         """The ops between this leaf and a loss at which a gradient arrived; the op nearest to the leaf comes last."""

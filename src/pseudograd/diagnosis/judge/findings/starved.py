@@ -14,12 +14,11 @@ from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING, SELECTIONS, WITHOUT_GRAD
 from ...count.leaf import Leaf
 from ...count.norms import numbers_of
-from ...count.zeros import ZEROS_ALONE
 from ...records import Finding, Partly, Site, Starved, Structural
 from ...sites import expression_at
 from .. import advice
 from ..dead_units import are_chosen_out, group_dead
-from ..starving import NO_PATH, OWN_HOOK, RETURNS_NONE, ZEROED
+from ..starving import ZEROED
 from ..statements import Place, find_attribute
 from .cut import RECOVERABLE_SHARE, advise_clamp
 from .edge import is_cut_by_its_era, passing_era, step_behind
@@ -109,12 +108,12 @@ def _place_of(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place |
     is_zeroed = record.gradient == ZEROED
     if is_zeroed and leaf.taken_at is not None:
         return Place(file_and_line(leaf.taken_at.call), expression_at(leaf.taken_at))
-    if is_zeroed or record.why.endswith(OWN_HOOK):
+    if is_zeroed or record.reason == "own hook":
         hooks = hooks_after_accumulation(leaf.tensor()) if is_zeroed else hooks_of(leaf.tensor())
         places = [evidence.recorder.locations.of_function(hook).call for hook in (hooks or {}).values()]
         return Place(file_and_line(places[0]), "") if len(places) == 1 and places[0] is not None else None
     owner = evidence.leaves.names.owner_of(leaf)
-    module, making = None if owner is None or not record.why.endswith(NO_PATH) else owner.module(), None
+    module, making = None if owner is None or record.reason != "no path" else owner.module(), None
     # The statement in the innermost class of the program.
     for attribute in evidence.leaves.names.path_of(leaf).split(".") if module is not None else ():
         making = find_attribute(type(module), attribute, "__init__") or making
@@ -135,7 +134,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
     cause = starved.cause
     if starved.gradient == ZEROED:
         return f"Look for a hook, zero_grad() or .grad = None between the backward and the step. {_FROZEN}"
-    if starved.why.endswith(RETURNS_NONE):
+    if starved.reason == "returns None":
         return "Return the gradient of that input in its backward, or detach the input if it should get none."
     if isinstance(cause, Site):
         step = step_behind(cause, evidence)
@@ -150,7 +149,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
             if cause.next_cuts_at_bound:
                 return "Print what enters here: an op that it comes from cuts the gradient, too, so no rule and no pin helps here alone."
             return advice.pin(cause, passing_era(cause), evidence)
-        if ZEROS_ALONE in starved.why:
+        if starved.reason in ("zeros alone", "adds up to 0"):
             return (
                 "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line. If both factors "
                 "start at 0, as in a LoRA, start one of them elsewhere."
@@ -185,16 +184,16 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         return (
             "Use the tensor itself in the loss that this parameter should learn from, and .detach() in each other loss."
         )
-    if starved.why.endswith(OWN_HOOK):
+    if starved.reason == "own hook":
         return f"Let the hook return what should pass, or remove it. {_FROZEN}"
     if starved.gradient == "zeros":
         return "Print the gradients between it and the loss: h.register_hook(print) on each value h in between."
-    if starved.why.endswith(NO_PATH):
+    if starved.reason == "no path":
         return (
             "Use it in the loss. If another parameter has replaced it, make the optimiser after that. If chance skips it, as a drop path "
             "does, take more steps."
         )
-    if "ended with an error" in starved.why:
+    if starved.reason == "error":
         return "Mend that error first: a backward that ends well brings it a gradient, or says more here."
     return "Print its .grad after a backward. A constant that is added to an energy has none from its forces: then leave it."
 
