@@ -137,6 +137,15 @@ def test_zeros_of_a_last_layer_before_a_relu_are_a_kink() -> None:
     assert set(starved(d)) == {"weight", "bias"}
 
 
+def test_a_penalty_of_a_parameter_is_no_range_of_it() -> None:
+    """Projected to the side that the penalty forbids, the parameter could not train."""
+    p, optimum = nn.Parameter(torch.zeros(4)), torch.full((4,), -1.0)
+    optimizer = torch.optim.SGD([p], 0.1)
+    d = steps(None, lambda: functional.mse_loss(p, optimum) + 0.1 * p.clamp(min=0).sum(), 4, optimizer)
+    assert "kink" not in codes(d)
+    assert "project" not in str(d)
+
+
 def test_no_line_breaks_within_a_word() -> None:
     for word in ("a" * 200, f"{'a' * 60}-{'b' * 60}"):
         assert text._narrow(f"{word} and more") == [word, "and more"]

@@ -75,14 +75,14 @@ net = mlp()
 optimizer = torch.optim.SGD(net.parameters(), 0.5, weight_decay=0.1)
 return train(error(net, X if is_mended else X[:1].expand(64, 8)), optimizer, steps=32)
 
-# rate 0; stalled; for group in optimizer.param_groups: group["lr"] = 1e-3
+# rate 0; stalled; Give these steps a rate above 0
 net = mlp()
 return train(error(net), torch.optim.Adam(net.parameters(), lr=1e-3 if is_mended else 0.0))
 
-# schedule from 0; stalled; group["lr"] = group["initial_lr"]
+# schedule from 0; stalled; a rate above 0
 return scheduled(lambda optimizer: LambdaLR(optimizer, lambda epoch: epoch / 100 if is_mended else epoch // 100))
 
-# schedule that ends; stalled; group["lr"] = group["initial_lr"]
+# schedule that ends; stalled; a rate above 0
 return scheduled(lambda optimizer: PolynomialLR(optimizer, 16 if is_mended else 5))
 
 # divided by its largest; vanish; weight  # in place of weight / weight.abs().amax(-1, keepdim=True)

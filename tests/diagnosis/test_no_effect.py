@@ -85,7 +85,7 @@ spread = net(X).detach().std()
 return error(net) + 0.1 * spread.detach()  # next: net(X)  # in place of net(X).detach()
 
 # a penalty that nobody reads
-penalty = 0.1 * net[0].get_parameter("weight").square().mean()  # next: loss = loss + penalty
+penalty = 0.1 * net[0].get_parameter("weight").square().mean()  # next: Let the loss use penalty
 return error(net)
 """)
 

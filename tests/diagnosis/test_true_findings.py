@@ -20,7 +20,6 @@ from torch.nn import functional
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.judge.findings.cut import advise_clamp
 from pseudograd.diagnosis.run import parse_condition
 from pseudograd.listen import frames
 from pseudograd.torch_table.eras import installed_era
@@ -153,7 +152,7 @@ def test_the_share_at_the_bound_is_an_edge_and_hides_no_cut(outside: int, expect
 
 
 @pytest.mark.parametrize(
-    ("back", "advises"), [(0, "None"), (1, "Widen"), (5, "with pseudograd"), (100, "with pseudograd")]
+    ("back", "advises"), [(0, "None"), (1, "None"), (5, "with pseudograd"), (100, "with pseudograd")]
 )
 def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
     """Of 100 that stand below, so many have a gradient that leads back inside."""
@@ -169,9 +168,9 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
     assert site.recoverable == back
     (cut,) = [finding for finding in d.findings if finding.code in ("cut", "starved")]
     assert cut.also or cut.code == "cut"
-    advice = advise_clamp(site)
+    advice = cut.next_step
     assert advice.startswith(advises)
-    assert ("1.0 %" in advice) == (back == 1)
+    assert ("99.0 % of what is cut would only lead further outside" in advice) == (back == 1)
     if advises.startswith("with"):
         assert f"it passes {percent(back / 100)} of what is cut" in advice
         x.grad = None
@@ -201,7 +200,7 @@ def test_no_rule_is_advised_behind_an_op_whose_slope_grows_without_end(op: str, 
     p = nn.Parameter(torch.full((4,), 3.0))
     d = diagnosed(lambda: (({**STEEP, **SLOW}[op](p) - towards).square() + p.square()).sum())
     advised = only(d, "cut").next_step
-    is_steep = advised.startswith(f"pseudograd.clamp what enters this {'div' if op == 'quotient' else ''}")
+    is_steep = f"outside, the slope of {'div' if op == 'quotient' else ''}" in advised
     assert (is_steep, "override(clamp" in advised) == ((op in STEEP, op in SLOW) if not towards else (False, False))
 
 
@@ -212,7 +211,9 @@ GUARDED: dict[str, Callable[[Tensor], Tensor]] = {
     "log, between two bounds": lambda p: -(1 - (1 - p / 4).clamp(1e-6, 1 - 1e-6)).log().sum(),
     "division, of the parameter": lambda p: (1 / p.clamp(min=1e-5)).log().sum(),
     "log, from 0.01 on": lambda p: -(p * 1).clamp(min=0.01).log().sum(),
-    "division, from 0.01 on": lambda p: (torch.ones(3) / (p * 1).clamp(min=0.01)).sum(),
+    "division, from 0.05 on": lambda p: (torch.ones(3) / (p * 1).clamp(min=0.05)).sum(),
+    "a floor of anything": lambda p: -(p * 1).clamp(min=0.3).tanh().sum(),
+    "a range in front of exp": lambda p: (p * 3).clamp(-20, 2).exp().sum(),
     "inverse root, from 0.01 on": lambda p: (p * 1).clamp(0.01, 9).pow(-0.5).sum(),
 }
 
@@ -228,29 +229,7 @@ def test_no_rule_is_advised_at_a_guard_of_the_op_that_follows(op: str, detail: L
         optimizer.step()
     (finding,) = [finding for finding in d.findings if finding.code in ("cut", "starved")]
     assert "of their size" not in finding.evidence or detail == "full"
-    assert finding.next_step.startswith("None, if it guards the op that follows")
-
-
-def test_a_rule_at_a_floor_of_what_divides_is_to_be_compared() -> None:
-    """As at the floor of 0.05 of a standard deviation, where the rule made a mixture density net a little worse."""
-    p = nn.Parameter(torch.tensor([-0.3, 0.06]))
-    d = diagnosed(lambda: -(p * 1).clamp(min=0.05).log().sum())
-    assert "; compare a training with it, as the slope of the log" in only(d, "cut").next_step
-
-
-@pytest.mark.parametrize(
-    ("low", "error", "is_steep"),
-    [(0.0, 1e-5, True), (1e-3, 1e-5, True), (1e-5, 0.1, False)],
-    ids=["a usual bound", "a bound that is no guard", "a guard of nothing steep"],
-)
-def test_a_rule_is_advised_where_what_passes_has_learnt_already(low: float, error: float, is_steep: bool) -> None:
-    """The gradients of such entries are tiny, beside those of the entries that a usual clamp cuts."""
-    p = nn.Parameter(torch.tensor([-1.0, 0.5 + error, 0.5 - error]))
-    d = diagnosed(lambda: ((p * 1).clamp(low, 2) - 0.5).square().sum())
-    site = site_of(d, "clamp")
-    passed = (site.magnitude - site.cut_magnitude) / (site.arrived - site.cut)
-    assert (site.cut_magnitude / site.cut > 1000 * passed) == is_steep
-    assert "override(clamp" in only(d, "cut").next_step
+    assert finding.next_step.startswith("None, if it is a floor or guards the op that follows")
 
 
 # values at a bound, and an op behind the clamp that cuts there
@@ -303,7 +282,8 @@ def test_a_clamp_of_a_parameter_itself_is_advised_to_become_a_projection(case: s
         return
     line, then = advice.split("  # ")
     assert line == f"pseudograd.optim.project(optimizer, {{pixel: {bounds}}})"
-    assert then == "once, after the optimizer was made; then read the parameter itself here, without the clamp"
+    assert then.endswith("once, after the optimizer was made; then read the parameter itself here, without the clamp")
+    assert ("low and high are the bounds of this clamp" in then) == (case == "a tensor")
     follow(line, id, optimizer=optimizer, pixel=pixel, high=high.detach())
     assert pixel.detach().max() <= 1
 
@@ -717,19 +697,18 @@ def test_a_range_between_two_guards_is_calm(high: float, expected: list[str]) ->
 @pytest.mark.parametrize(
     ("function", "advised"),
     [
-        (lambda x: x.clamp(max=40).exp(), ["None, if it guards the op that follows"]),
-        (lambda x: x + x.add(99).clamp(max=2).exp(), ["with pseudograd.override(clamp=lambda "]),
-        (lambda x: -(x * 1).clamp(min=0.25).log(), ["with pseudograd.override(clamp=lambda "]),
+        (lambda x: x.clamp(max=40).exp(), ["None, if it is"]),
+        (lambda x: (x * 1).clamp(max=2).square(), ["with pseudogra"]),
         (lambda x: (x - torch.inf).reshape(2, 2).clamp(-1e30, 1e30).softmax(1) * x.reshape(2, 2), []),
     ],
-    ids=["exp", "exp of nothing inside", "log of nothing near 0", "softmax"],
+    ids=["exp", "square", "softmax"],
 )
 def test_no_rule_is_advised_at_a_clamp_that_nonfinite_advises(
     function: Callable[[Tensor], Tensor], advised: list[str]
 ) -> None:
     x = torch.tensor([60.0, 0.1, 0.2, 61.0], requires_grad=True)
     d = diagnosed(lambda: function(x).sum())
-    assert [finding.next_step[:38] for finding in d.findings if finding.code == "cut"] == advised
+    assert [finding.next_step[:14] for finding in d.findings if finding.code == "cut"] == advised
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     from .judge.norms import History, Norm
 
 
-_STEEP = 1000  # times as large: gradients of this size come from a steep slope, not from a larger error
-_STEEP_AT_POLE = 10  # the same, where the steep op is known
-
-
 @dataclass(frozen=True)
 class Site(Facts):
     """One op at one line, over all recorded backward passes. Counts are entries of the gradient that arrives; shares are 0 to 1.
@@ -92,21 +88,10 @@ class Site(Facts):
         return max(0, self.cut - self.below - self.above - (self.at_bound or 0))
 
     @property
-    def guards_next_op(self) -> bool:
-        """Does it keep x away from a number at which the op that follows, such as sqrt, log or a division, is steep?
-
-        Then a bound is very near this number, or such an op is known to follow, and what is cut is huge beside what passes, if anything
-        passes and sizes are known.
-        """
-        is_before_pole = self.is_before_pole and self.arrived > self.cut
-        is_guard = self.has_guard_bound or is_before_pole or (self.is_before_exp and self.arrived > self.cut)
-        if not (is_guard and self.cut and math.isfinite(self.magnitude)):
-            return False
-        if not self.magnitude:  # detail="counts" measures no sizes
-            return True
-        passed = self.arrived - self.cut
-        mean_passed = (self.magnitude - self.cut_magnitude) / passed if passed else 0.0
-        return self.cut_magnitude / self.cut > (_STEEP_AT_POLE if is_before_pole else _STEEP) * mean_passed
+    def may_guard(self) -> bool:
+        """May it keep x away from a number at which the op that follows is steep, such as 0 for sqrt, log or a division?"""
+        is_floor = self.has_no_upper_bound and not self.has_only_lower_bound
+        return self.has_guard_bound or self.is_before_pole or self.is_before_exp or is_floor
 
     @property
     def is_calm_clip(self) -> bool:

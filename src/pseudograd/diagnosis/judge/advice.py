@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ast
 import os
-import re
 from typing import TYPE_CHECKING
 
 from ...listen.frames import file_and_line, file_of, is_of_a_package, lines_of
 from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
 from ...torch_table.eras import installed_era
-from ...torch_table.forms import SWITCHES
+from ...wording import percent
 from ..count.leaf import Leaf
 from ..count.recorder import HOOK
 from ..count.values import Values
-from ..records import Site, Structural
+from ..records import Site
 from ..sites import ASCENT, UNKNOWN, expression_at
 from .statements import name_of_optimiser
 
@@ -27,13 +25,30 @@ _UNKNOWN_LINE = (
     "known, and override acts there. If the call is in TorchScript, in C++ or in the __torch_function__ of a class, no context sees it: "
     "write it out there."
 )
-# For an op whose result is a choice.
 REPLACE_GRAD = (
-    "pseudograd.replace_grad(hard, soft)  # two tensors: the value of the hard choice, the gradient of a soft one"
+    "pseudograd.replace_grad(hard, soft)  # two tensors: the value of the hard choice, the gradient of a soft one; a spike "
+    "(a > b).float() becomes pseudograd.heaviside(a - b, at_zero=0.0)"
+)
+DRAW = (
+    "Let the loss use the log-probability of what is drawn, as REINFORCE does; or draw with a gradient: rsample() of a distribution, "
+    "mean + std * torch.randn_like(mean), or pseudograd.replace_grad(hard, soft)."
 )
 # By family: the rule to try.
 _RULES = {**{family: OPS[family].default_rule for family in ("clamp", "round", "sign")}, "relu": LEAKY_RULE}
-_CAST = r"\.(float\(|type_as\(|(to|type)\((dtype=)?[\w.]*(dtype|float\d*)\))"  # a choice becomes a number, and no index or mask
+# By op, where no rule is known to help.
+_LOOK = {
+    HOOK: "Let the hook return what should pass, or remove it: its handle has remove().",
+    "mul": "Print the other factor: it is 0, or so small that the product is.",
+    "where": "Print the condition: wherever a gradient arrives, it chooses the other value.",
+    "abs": "Start what enters here elsewhere: torch's abs passes nothing exactly at 0.",
+    **dict.fromkeys(
+        ("softmax", "logSoftmax"),
+        "Print the shape and the range of what enters here: over one entry it is a constant, and far apart it is flat.",
+    ),
+    **dict.fromkeys(("bernoulli", "poisson", "normal"), DRAW),
+}
+_LEAST_BACK = 0.05  # of the cut gradients: if fewer lead back inside, no rule is advised
+_COMPARE = "compare a training with it: a guard, or a clip that is meant, needs no rule"
 _AROUND_THE_STEP = "  # around the training step"
 _AS_IT_WILL_BE = ", with the line as it is after this edit"
 _LONGEST = 80  # characters of an expression in a line to paste
@@ -67,10 +82,37 @@ def override(site: Site, rule: str, effect: str = "") -> str:
     return f"with pseudograd.override({chosen}): ...{hint}{effect}"
 
 
-def try_rule(site: Site, effect: str = "") -> str | None:
-    """The rule that usually helps the family of this op; None if there is none."""
+def advise(site: Site, evidence: Evidence) -> str:
+    """The next step at an op that cuts, by what was measured there."""
+    if site.family == "clamp":
+        return _advise_clamp(site, evidence)
     rule = _RULES.get(site.family or "")
-    return None if rule is None else override(site, rule, effect)
+    default = site.own_remedy or "Look at the values that enter here: print their range."
+    return _LOOK.get(site.op, default) if rule is None else override(site, rule)
+
+
+def _advise_clamp(site: Site, evidence: Evidence) -> str:
+    """A clamp may be a guard or a clip that is meant. Then a rule may make the training worse, and nothing that is measured tells this."""
+    share = None if site.recoverable is None else site.recoverable_share
+    if share is not None and share < _LEAST_BACK:
+        outside = f"{percent(1 - share)} of what is cut would only lead further outside"
+        return f"None, if the clip is meant: {outside}, as with free bits, or in the clipped loss of a policy."
+    clip = clip_parameter(site, evidence)
+    if clip is not None:
+        return clip
+    passes = "" if share is None else f"passes {percent(share)} of what is cut"
+    if site.may_guard:
+        which = passes and f", which {passes}"
+        return (
+            "None, if it is a floor or guards the op that follows, such as sqrt, log, exp or a division: there a rule may throw the "
+            f"parameters far off. Else compare a training with rule={DEFAULT_RULE!r}{which}."
+        )
+    if site.steep_op:
+        return (
+            f"None, if the clip is meant: outside, the slope of {site.steep_op} grows without end, and so would the gradients that a rule "
+            f"passes here. A pseudograd.clamp in front of this {site.steep_op} has no such slope."
+        )
+    return override(site, DEFAULT_RULE, f"{passes and f': it {passes}'}; {_COMPARE}")
 
 
 def pin(site: Site, era: str, evidence: Evidence) -> str:
@@ -96,59 +138,17 @@ def write_out(context: str, op: str, within: str) -> str:
     return f"Write this call out in torch's own functions: {context} does not reach the {op} inside {within}, which torch runs as one call."
 
 
-def replace_choice(choice: Structural) -> str:
-    """The advice for a choice that cuts: for a comparison that becomes a number at once, such as a spike, a step with a gradient."""
-    expression, source = choice.expression, choice.source
-    lines = lines_of(source[0])[source[1] - 1 : source[1]] if source is not None else []
-    if not any(re.search(re.escape(f"({expression})") + _CAST, line) for line in lines):
-        return REPLACE_GRAD
-    tree = ast.parse(expression, mode="eval").body
-    if not isinstance(tree, ast.Compare) or len(tree.ops) > 1 or isinstance(tree.ops[0], (ast.Eq, ast.NotEq)):
-        return REPLACE_GRAD
-    above, below = tree.left, tree.comparators[0]
-    if isinstance(tree.ops[0], (ast.Lt, ast.LtE)):
-        above, below = below, above
-    at_zero = ", at_zero=0.0" if isinstance(tree.ops[0], (ast.Gt, ast.Lt)) else ""
-    difference = ast.unparse(above if getattr(below, "value", None) == 0 else ast.BinOp(above, ast.Sub(), below))
-    return f"pseudograd.heaviside({difference}{at_zero})  # in place of the comparison and its cast: it has a gradient near 0"
-
-
-def revive(site: Site) -> str:
-    """The advice for a dead op: a rule whose slope is nowhere 0, if its family has one."""
-    if site.family in SWITCHES and LEAKY_RULE in OPS[SWITCHES[site.family]].rules:
-        return override(site, LEAKY_RULE)
-    return look_at(site)
-
-
-def look_at(site: Site) -> str:
-    """The advice where no rule is known to help."""
-    if site.op == HOOK:
-        return "Let the hook return what should pass, or remove it: its handle has remove()."
-    if site.op == "mul":
-        return "Print the other factor: it is 0, or so small that the product is."
-    if site.op == "where":
-        return "Print the condition: wherever a gradient arrives, it chooses the other value."
-    if site.op == "abs":
-        return "Start what enters here elsewhere: torch's abs passes nothing exactly at 0."
-    if site.op in ("softmax", "logSoftmax"):
-        return "Print the shape and the range of what enters here: over one entry it is a constant, and far apart it is flat."
-    if site.op in ("bernoulli", "poisson"):
-        return REPLACE_GRAD
-    if site.op == "normal":
-        return "mean + std * torch.randn_like(mean)  # in place of torch.normal(mean, std): a draw with a gradient"
-    return site.own_remedy or "Look at the values that enter here: print their range."
-
-
 def clip_parameter(site: Site, evidence: Evidence) -> str | None:
-    """The advice for a clamp that reads a parameter itself; None for any other op."""
-    line = site.where, site.expression
-    values = [
-        value
-        for value in evidence.values
-        if (file_and_line(value.location.call), expression_at(value.location)) == line
-    ]
-    advised = [clip(value, evidence) for value in values if value.upstream]
-    return advised[0] if len(advised) == 1 and site.family == "clamp" else None
+    """The advice for a clamp that keeps a parameter itself in a range; None for any other op, and for a guard or a penalty."""
+    if site.family != "clamp" or site.has_guard_bound or site.is_floor_of_loss:
+        return None
+    values = [value for value in evidence.values if value.upstream and line_of(value) == (site.where, site.expression)]
+    return clip(values[0], evidence) if len(values) == 1 else None
+
+
+def line_of(value: Values) -> tuple[str, str]:
+    """The file:line and the source of this clamp, as a site has them."""
+    return file_and_line(value.location.call), expression_at(value.location)
 
 
 def clip(value: Values, evidence: Evidence) -> str | None:
@@ -169,7 +169,9 @@ def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
         of_owner = "" if owner.variable else f" of the {owner.kind} `model`"
     optimiser = next((optimiser for optimiser in evidence.recorder.optimisers.all if leaf in optimiser.leaves), None)
     of = "optimizer" if optimiser is None else optimiser.name or name_of_optimiser(expression_at(optimiser.location))
-    return f"pseudograd.optim.project({of}, {{{name}: ({value.pair})}})  # once, after the optimizer{of_owner} was made"
+    line = f"pseudograd.optim.project({of}, {{{name}: ({value.pair})}})"
+    bounds = "low and high are the bounds of this clamp; " if value.has_tensor_bound else ""
+    return f"{line}  # {bounds}once, after the optimizer{of_owner} was made"
 
 
 def lead_inside(value: Values, evidence: Evidence) -> str:
@@ -180,4 +182,4 @@ def lead_inside(value: Values, evidence: Evidence) -> str:
         return f"{_project(value, leaves[0], evidence)}; or {rule} here"
     low, high = value.bounds
     ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
-    return f"pseudograd.clamp(x, {ends or 'low, high'}, rule={DEFAULT_RULE!r})  # in place of what passes the gradient outside"
+    return f"pseudograd.clamp(x, {ends or 'low, high'}, rule={DEFAULT_RULE!r})  # in place of what passes the gradient outside; {_COMPARE}"

@@ -199,12 +199,6 @@ def lines_of_addend(point: Point) -> set[int]:
     return lines
 
 
-def find_loss(point: Point | None) -> str:
-    """The name of the loss in `loss.backward()`; "loss" where that line says something else."""
-    name = "" if point is None else point.expression.partition(".backward(")[0]
-    return name if name.isidentifier() else "loss"
-
-
 def find_unread(point: Point, is_number: bool) -> str | None:
     """For a line whose result nobody reads, the name or the line to use instead; None if the result may be read.
 

@@ -38,7 +38,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 site,
                 f"{count_cut(site)} in {counted(site.calls, 'call')}",
                 f"{_name_slope(site)} 0 for {them}",
-                advice.revive(site),
+                advice.advise(site, evidence),
                 site.cut_share,
             )
 

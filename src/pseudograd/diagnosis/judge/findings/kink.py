@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ....listen.frames import file_and_line
 from ....ops.bound_rules import DEFAULT_RULE
 from ....torch_table.eras import installed_era
 from ....torch_table.forms import shares_at_the_edge
 from ....wording import percent
 from ...count.values import Values
 from ...records import Finding, Site
-from ...sites import ASCENT, expression_at
+from ...sites import ASCENT
 from .. import advice
 from .edge import ISSUE, is_cut_behind
 from .kind import Evidence, Kind
@@ -21,9 +20,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     for value in evidence.values:
         if not value.upstream or not value.starts_on_a_bound or value.is_rewritten:
             continue
-        line = file_and_line(value.location.call), expression_at(value.location)
-        sites = [site for site in evidence.sites if (site.where, site.expression) == line]
-        if any(is_cut_behind(site, evidence) for site in sites):
+        sites = [site for site in evidence.sites if (site.where, site.expression) == advice.line_of(value)]
+        if any((value.leaf and site.is_floor_of_loss) or is_cut_behind(site, evidence) for site in sites):
             continue
         shares = shares_at_the_edge(value.form, value.has_tensor_bound)
         if value.is_pinned:

@@ -10,7 +10,7 @@ from ....wording import counted
 from ...count.influence import WITHOUT_GRAD, ConstantTerm, Cut
 from ...records import Finding, Site
 from ...sites import expression_at
-from ..statements import find_loss, find_unread, lines_of_addend
+from ..statements import find_unread, lines_of_addend
 from .kind import Evidence, Kind
 
 _FEWEST_PASSES = 3
@@ -30,7 +30,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 site,
                 f"this term of the loss was multiplied by 0 in all {site.calls:,} backward passes that reached it",
                 "its factor is 0, so it changes no gradient",
-                "Give it a factor other than 0, or leave the term out.",
+                "Give it a factor other than 0, or leave the term out; nothing, if the factor rises later.",
                 1.0,
             )
     yield from _find_unread_lines(evidence)
@@ -79,7 +79,7 @@ def _advise(term: ConstantTerm, cut: Cut, place: str, line: str) -> str:
         return f"Compute it anew in each step, with a gradient: {place} ran {counted(cut.calls, 'time')}."
     if mended == source:
         return f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
-    return f"{mended}  # in place of {source}" + ("" if place == line else f" at {place}")
+    return f"{mended}  # in place of {source}{'' if place == line else f' at {place}'}, if the term should change the steps"
 
 
 def _order(cut: Cut) -> tuple[bool, str, int]:
@@ -110,7 +110,6 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
     """Lines of the program whose result nobody reads."""
     if evidence.backwards < _FEWEST_PASSES:
         return
-    backwards = [location.call for location in evidence.recorder.losses if location.call is not None]
     reported = set()
     for tally in evidence.recorder.tallies.values():
         call = tally.location.call
@@ -120,12 +119,11 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
         if instead is None:
             continue
         reported.add(file_and_line(call))
-        loss = find_loss(next((point for point in backwards if point.code is call.code), None))
         yield KIND.call_finding(
             tally.location,
             f"the result of this line reached none of {evidence.backwards:,} backward passes, and nobody reads it",
             "it is thrown away",
-            f"{loss} = {loss} + {instead}  # before {loss}.backward()"
+            f"Let the loss use {instead}, or leave the line out."
             if instead.isidentifier()
             else f"{instead}  # keep the result",
             module=tally.location.module,

@@ -12,7 +12,6 @@ import torch
 from ....wording import counted, percent, shortened
 from ...count.stalls import ParameterSteps
 from ...records import Finding
-from ..statements import name_of_optimiser
 from .kind import Evidence, Kind
 
 STALLED_SHARE = 0.5  # of the entries of a parameter that have a gradient
@@ -49,18 +48,14 @@ def _find_still_optimisers(evidence: Evidence) -> Iterator[Finding]:
             continue
         if still < (_STILL_STEPS if is_always else _LAST_STILL_STEPS):
             continue
-        rate, when, cause = "1e-3", "before the loop", "the program set it"
-        if optimiser.has_schedule:
-            rate, when = 'group["initial_lr"]', "before each step; or a schedule as long as the loop"
-            cause = "a scheduler set it, by the number of its own steps"
-        name = name_of_optimiser(call.expression)
+        of_schedule = "a scheduler set it, by the number of its own steps"
         yield KIND.call_finding(
             optimiser.still_at,
             f"the rate of the optimiser is 0 in all {still:,} steps: nothing moves"
             if is_always
             else f"the rate of the optimiser is 0 in the last {still:,} of {optimiser.steps:,} steps: nothing moves any more",
-            cause,
-            f'for group in {name}.param_groups: group["lr"] = {rate}  # {when}',
+            of_schedule if optimiser.has_schedule else "the program set it",
+            "Give these steps a rate above 0.",
             is_muted=evidence.deliberate.location(optimiser.still_at),
         )
 
@@ -101,14 +96,14 @@ def _net_of(name: str, evidence: Evidence) -> str:
 
 def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: bool, net: str) -> str:
     """The next step. It is no larger rate for all, if other parameters move at the present one."""
-    larger = "a larger rate" if median is None else f"a rate {1 / max(median, 1e-9):,.0f} times as large"
     if dtype in (torch.float32, torch.float64):
+        larger = "a larger rate" if median is None else f"a rate {1 / max(median, 1e-9):,.0f} times as large"
         group = "these parameters a group of their own with" if others_move else "the optimizer"
         return f"Give {group} {larger}."
     kind = str(dtype).removeprefix("torch.")
     return (
         f"{net}.float()  # before the optimizer is made; then the forward under torch.autocast({device!r}, torch.{kind}). "
-        f"Or an optimizer with compensated summation or stochastic rounding{'' if others_move else f', or {larger}'}"
+        "Or an optimizer with compensated summation or stochastic rounding."
     )
 
 

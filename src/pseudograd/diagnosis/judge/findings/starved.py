@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
-
-import torch
 
 from ....listen.frames import file_and_line
 from ....torch_table.private import hooks_after_accumulation, hooks_of
@@ -20,14 +17,14 @@ from .. import advice
 from ..dead_units import are_chosen_out, group_dead
 from ..starving import ZEROED
 from ..statements import Place, find_attribute
-from .cut import RECOVERABLE_SHARE, advise_clamp
 from .edge import is_cut_by_its_era, passing_era, step_behind
 from .kind import Evidence, Kind
 from .unused import find_replaced
 
 _NO_MARGIN = "nothing, if it is a margin or a penalty that nothing violates"
 # How the kinds of cut begin that choose by a value: in place of the value, a soft choice can give the gradient.
-_OF_NUMBERS = "multinomial bernoulli bucketize searchsorted bincount count_ nonzero hist signbit quantize_"
+_OF_NUMBERS = "bucketize searchsorted bincount count_ nonzero hist signbit quantize_"
+_DRAWS = ("multinomial", "bernoulli")
 _CHOICES = ("arg", "indices", "comparison", "cast", "logical_", "is", "any", "all", *_OF_NUMBERS.split())
 _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
@@ -39,8 +36,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     narrow = {leaf.name for leaves in single for leaf in leaves}
     yield from _narrow_windows(evidence)
     partly = [record for record in evidence.partly if record.parameter not in narrow]
-    yield from _dead_units(partly)
-    yield from _chosen_out(partly)
+    yield from _dead_units(partly, evidence)
+    yield from _chosen_out(partly, evidence)
     reported = narrow | find_replaced(evidence)
     yield from _parameters(evidence, [record for record in evidence.starved if record.parameter not in reported])
 
@@ -139,9 +136,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
     if isinstance(cause, Site):
         step = step_behind(cause, evidence)
         if step is not None:
-            return advice.try_rule(step, f"; then ask again, as {cause.op} cuts all before it") or advice.look_at(step)
-        if cause.family == "clamp" and cause.guards_next_op:
-            return advise_clamp(cause)
+            return f"{advice.advise(step, evidence)}; then ask again, as {cause.op} cuts all before it"
         clip = advice.clip_parameter(cause, evidence)
         if clip is not None:
             return clip
@@ -156,29 +151,21 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
             )
         if cause.is_second_order:
             return "A second derivative is 0 here: where it should not be, take activations with a curvature, such as tanh or silu."
-        brings_little = cause.recoverable is not None and cause.recoverable_share < RECOVERABLE_SHARE
-        is_uncertain = cause.recoverable is None and not cause.is_loss_term
-        if cause.family == "clamp" and (is_uncertain or brings_little or cause.steep_op):
-            return advise_clamp(cause)
-        next_step = advice.try_rule(cause) or advice.look_at(cause)
+        next_step = advice.advise(cause, evidence)
         return f"{next_step.removesuffix('.')}; {_NO_MARGIN}" if cause.is_loss_term else next_step
     if starved.is_unstepped:
         return "No optimiser that stepped here holds it: if it should learn, add it to one."
     if cause is not None:
+        if cause.kind.startswith(_DRAWS) or ".sample(" in cause.expression:
+            return advice.DRAW
         if cause.kind.startswith(_CHOICES):
-            return advice.replace_choice(cause)
+            return advice.REPLACE_GRAD
         if cause.kind == NEEDS_NOTHING:
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
         if cause.reaches_loss and not cause.is_final_cut:
             return "Should it learn, two edits are needed: use the tensor itself here, and mend the cut or the choice behind it."
         if cause.kind.endswith(f"_{WITHOUT_GRAD}"):
             return "Let the loss use the parameter itself, if it should learn: here its value is written into another tensor."
-        if cause.kind.endswith(WITHOUT_GRAD) and ".sample(" in cause.expression:
-            made = re.search(r"(\w+)\(.*\.sample\(", cause.expression)
-            if made is not None and not getattr(getattr(torch.distributions, made[1], None), "has_rsample", True):
-                return advice.REPLACE_GRAD
-            drawn = cause.expression.replace(".sample(", ".rsample(")
-            return f"{drawn}  # a sample with a gradient; or a loss of log_prob, where the distribution has no rsample"
         if cause.kind.endswith(WITHOUT_GRAD):
             return "Compute it outside of torch.no_grad, if this parameter should learn from it."
         return (
@@ -198,7 +185,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
     return "Print its .grad after a backward. A constant that is added to an energy has none from its forces: then leave it."
 
 
-def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
+def _dead_units(partly: Sequence[Partly], evidence: Evidence) -> Iterator[Finding]:
     """A finding for each op, with the parameters whose dead units it causes."""
     for records in group_dead(partly):
         first, site = records[0], records[0].cause
@@ -209,22 +196,20 @@ def _dead_units(partly: Sequence[Partly]) -> Iterator[Finding]:
             f"{percent(first.share)} of {shortened([record.parameter for record in records])} ({first.dead_units:,} of {first.units:,} "
             f"{what}{' of the shard here' if first.is_shard else ''}) got no gradient in any of {first.backwards:,} backwards",
             f"they stand where the slope of {site.op} is 0, for everything that was put in",
-            advice.try_rule(site) or "Print what enters there and where its backward is not 0: the two do not meet.",
+            advice.advise(site, evidence),
             first.share,
         )
 
 
-def _chosen_out(partly: Sequence[Partly]) -> Iterator[Finding]:
+def _chosen_out(partly: Sequence[Partly], evidence: Evidence) -> Iterator[Finding]:
     """A finding for each parameter that loses most of its entries by its own values."""
     for record in filter(are_chosen_out, partly):
         choice, (site, how) = record.own_choice, record.drops[0]
         assert choice is not None, "are chosen out"
-        advised, why = "pseudograd.replace_grad(hard, soft)  # two tensors: the value here, a gradient for all", how
+        advised, why = advice.REPLACE_GRAD, how
         if isinstance(choice, Site):
-            advised, why = (
-                advice.try_rule(site) or advised,
-                f"{how}: nothing but {record.parameter} decides what is 0 there",
-            )
+            why += f": nothing but {record.parameter} decides what is 0 there"
+            advised = advice.advise(site, evidence) if site.family == "relu" else advised
         else:
             chooser = next((name for name in SELECTIONS if name in choice.kind), "a comparison")
             why += f", as {chooser} of what comes from {record.parameter} decides ({choice.where})"

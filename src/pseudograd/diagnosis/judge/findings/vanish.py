@@ -85,6 +85,10 @@ def _fall(evidence: Evidence) -> Iterator[Finding]:
     bit = next(bit for _, bit, name in weights if name == fall.first)
     sites = [site for site in evidence.sites if site.upstream >> bit & 1]
     last = sites[-1] if sites else None
+    # The second derivative of a relu is 0.
+    relu = "; or take relu, with torch.nn.LayerNorm before it or torch.nn.init.kaiming_normal_ for its weights"
+    if any(site.is_second_order for site in evidence.sites):
+        relu = ""
     each = (fall.norm_last / fall.norm_first) ** (1 / (fall.layers - 1))
     yield KIND.finding(
         "?" if last is None else last.where,
@@ -92,8 +96,7 @@ def _fall(evidence: Evidence) -> Iterator[Finding]:
         f"the norm of the gradient falls from {fall.norm_last:.3g} ({fall.last}) to {fall.norm_first:.3g} ({fall.first}) along "
         f"{fall.layers} weights, {each:.3g} times with each of them",
         _explain(sites),
-        "Put a residual connection around each layer; or take relu, with torch.nn.LayerNorm before it or torch.nn.init.kaiming_normal_ "
-        "for its weights. d.norms lists every parameter.",
+        f"Put a residual connection around each layer{relu}. d.norms lists every parameter.",
         share=1 - fall.norm_first / fall.norm_last,
         is_muted=last is not None and last.is_deliberate,
     )

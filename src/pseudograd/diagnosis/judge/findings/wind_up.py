@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ....listen.frames import file_and_line, format_location
+from ....listen.frames import format_location
 from ....ops.bound_rules import DEFAULT_RULE
 from ...records import Finding
-from ...sites import expression_at
 from .. import advice
 from .kind import Evidence, Kind
 
@@ -25,11 +24,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     for value in evidence.values:
         call, climb = value.location.call, value.climb
         passes = call is not None and format_location(call.code, call.code.co_firstlineno) in passing
-        if (
-            passes
-            or not value.runs_away
-            or cuts[file_and_line(call), expression_at(value.location)] > 0.5 * int(value.outside)
-        ):
+        if passes or not value.runs_away or cuts[advice.line_of(value)] > 0.5 * int(value.outside):
             continue
         yield KIND.call_finding(
             value.location,
