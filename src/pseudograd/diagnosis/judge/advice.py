@@ -102,15 +102,15 @@ def _advise_clamp(site: Site, evidence: Evidence) -> str:
         return clip
     passes = "" if share is None else f"passes {percent(share)} of what is cut"
     if site.may_guard:
-        which = passes and f", which {passes}"
+        rule = f"rule={DEFAULT_RULE!r}{', maximize=True' if site.direction == ASCENT else ''}{passes and f', which {passes}'}"
         return (
             "None, if it is a floor or guards the op that follows, such as sqrt, log, exp or a division: there a rule may throw the "
-            f"parameters far off. Else compare a training with rule={DEFAULT_RULE!r}{which}."
+            f"parameters far off. Else compare a training with {rule}."
         )
     if site.steep_op:
         return (
             f"None, if the clip is meant: outside, the slope of {site.steep_op} grows without end, and so would the gradients that a rule "
-            f"passes here. A pseudograd.clamp in front of this {site.steep_op} has no such slope."
+            "passes here. Where that op has one input, a pseudograd.clamp in front of it has no such slope."
         )
     return override(site, DEFAULT_RULE, f"{passes and f': it {passes}'}; {_COMPARE}")
 
