@@ -144,7 +144,7 @@ def test_every_way_shows_whether_a_clamp_is_a_guard(way: str, detail: str) -> No
         (finding,) = (finding for finding in d.findings if finding.code == "cut")
         return finding.next_step
 
-    assert run(lambda x: x.clamp(min=1e-12).log()).startswith("None, if it guards the op that follows")
+    assert run(lambda x: x.clamp(min=1e-12).log()).startswith("None, if it is a floor or guards")
     advice = run(lambda x: torch.acos(x.clamp(-1 + 2e-3, 1 - 2e-3)))
     assert "'inward'" in advice
     assert "guards" not in advice

@@ -91,7 +91,6 @@ class Facts:
     reuses_input: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
     has_only_lower_bound: bool = field(default=False, repr=False)
-    has_known_bounds: bool = field(default=False, repr=False)
     has_no_upper_bound: bool = field(default=False, repr=False)
     # it has only a lower bound, and only sums, powers and constant factors are between its result and the loss
     is_floor_of_loss: bool = field(default=False, repr=False)

@@ -222,7 +222,6 @@ class Tally:
             has_no_upper_bound=isinstance(low, (int, float)) and all(bound is None for bound in bounds[1:]),
             has_guard_bound=any(map(_is_guard, bounds)),
             has_guards_alone=all(map(_is_guard, bounds)),
-            has_known_bounds=bool(bounds),
             stops_overflow=any(map(_is_huge, bounds)) and all(bound is None or _is_huge(bound) for bound in bounds),
         )
 
