@@ -136,7 +136,8 @@ class Diagnosis(Readable):
     @harmless("the end of the context")
     def _close(self, stack: contextlib.ExitStack) -> None:
         stack.close()
-        self._recorder.remove_hooks()
+        for handle in self._recorder.handles:
+            handle.remove()
         self._recorder.leaves.name_by_variables(depth=2)
         self._recorder.optimisers.look_at_unheld(is_last=True)
         self._recorder.leaves.name_all()  # now, as what holds them may be gone when somebody reads this

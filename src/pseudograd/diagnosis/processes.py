@@ -12,7 +12,7 @@ from .context import Readable
 from .records import FIELDS, Finding, Report, Site, Structural
 
 Rows = list[tuple[Part, Any]]  # records, each with its process
-_PROCESSES_SHOWN = 8
+PROCESSES_SHOWN = 8
 
 
 class ProgramReport(Readable):
@@ -117,7 +117,7 @@ def _merge_finding(rows: Sequence[tuple[Part, Finding]], processes: int) -> Find
     part, most = max(rows, key=lambda row: row[1].share)
     who = [str(part) for part, _ in rows]
     if len(set(who)) < processes:
-        says = f"in {shortened(list(dict.fromkeys(who)), _PROCESSES_SHOWN)} alone"
+        says = f"in {shortened(list(dict.fromkeys(who)), PROCESSES_SHOWN)} alone"
     elif any(finding.evidence != most.evidence for _, finding in rows):
         says = f"the numbers are those of {part}"
     else:

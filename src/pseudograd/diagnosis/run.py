@@ -29,7 +29,7 @@ from ..wording import shortened
 from .context import Diagnosis
 from .judge import findings
 from .judge.findings.convention import pin_text
-from .processes import ProgramReport, fields_of, merge
+from .processes import PROCESSES_SHOWN, ProgramReport, fields_of, merge
 from .records import Report
 from .side_by_side import Pin, train_side_by_side
 from .tell.notices import Output
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
     from ..listen.program.process import Process
 
-_PROCESSES_SHOWN = 8
 _ANY_CODE = "any"  # in a condition: a finding of any code
 FAILED = 4  # the exit status where `--fail-on` holds
 _CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
@@ -238,14 +237,14 @@ def _describe_processes(report: ProgramReport, done: programs.Run) -> list[str]:
     lines = []
     if len(processes) > 1 or any(not process["is_main"] for process in processes):
         each = [f"{process['name']}: {process['backwards']:,}" for process in processes]
-        lines.append(f"diagnose: backward passes by process: {shortened(each, _PROCESSES_SHOWN)}")
+        lines.append(f"diagnose: backward passes by process: {shortened(each, PROCESSES_SHOWN)}")
     elif rank is not None:
         lines.append(
             f"diagnose: this is rank {rank} alone; for one report start the launcher with pseudograd diagnose -m"
         )
     lines += [
         f"diagnose: {part} made backward passes and ended without a report: it was killed, it crashed, or it still runs"
-        for part in done.unseen[:_PROCESSES_SHOWN]
+        for part in done.unseen[:PROCESSES_SHOWN]
     ]
     return lines + [f"diagnose: not followed: {error}" for error in dict.fromkeys(done.errors)]
 

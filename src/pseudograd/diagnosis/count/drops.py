@@ -164,8 +164,8 @@ def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> 
             return True
     for mask in _rows_and_columns(missing):
         units = _flags_along(mask, range(1)).all(1)  # the rows, or the columns, that miss a gradient everywhere
-        are_all = int(units.sum()) * (missing.numel() // units.numel()) == int(missing.sum())  # of the missing entries
-        for dims in _dims_of(left, units.numel()) if are_all else ():
+        have_all_missing = int(units.sum()) * (missing.numel() // units.numel()) == int(missing.sum())
+        for dims in _dims_of(left, units.numel()) if have_all_missing else ():
             if _is_within(units, _flags_along(arrived, dims).any(1) & ~_flags_along(left, dims).any(1)):
                 return True
     return False
@@ -182,7 +182,7 @@ def _rows_and_columns(mask: Tensor) -> list[Tensor]:
 
 
 def _dims_of(flags: Tensor, count: int) -> Iterator[range]:
-    """Each dimension of so many indices, and each run of dimensions that count together as many, such as heads and their features."""
+    """Each dimension, or run of dimensions such as heads and their features, that has so many indices."""
     for first in range(flags.dim()):
         for end in range(first + 1, flags.dim() + 1):
             if math.prod(flags.shape[first:end]) == count:
@@ -190,11 +190,13 @@ def _dims_of(flags: Tensor, count: int) -> Iterator[range]:
 
 
 def _flags_along(flags: Tensor, dims: range) -> Tensor:
+    """The flags as a matrix, with a row for each index of these dimensions."""
     order = [*dims, *(dim for dim in range(flags.dim()) if dim not in dims)]
     return flags.permute(order).reshape(math.prod(flags.shape[dim] for dim in dims), -1)
 
 
 def _is_within(missing: Tensor, dropped: Tensor, may_be_more: bool = False) -> bool:
+    """Are all missing entries dropped, and few others unless there may be more?"""
     count = int(missing.sum())
     are_few = may_be_more or int(dropped.sum()) <= _MORE_DROPPED * count
     return count > 0 and are_few and not bool((missing & ~dropped).any())

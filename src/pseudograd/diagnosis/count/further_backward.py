@@ -152,7 +152,7 @@ class Graph:
         pairs = zip(nodes.starts(roots), roots, grads, strict=True)
         self._roots = [(node, root.output_nr, grad) for node, root, grad in pairs]
         self._edges: dict[GraphNode, Edges] = {node: tuple(node.next_functions) for node in behind}
-        self._awaits = dict.fromkeys(behind, 0)
+        self._awaits = dict.fromkeys(behind, 0)  # by node: the number of gradients that it waits for
         ahead = [other for edges in self._edges.values() for other, _ in edges]
         for node in (*ahead, *(node for node, _, _ in self._roots)):
             if node is not None:

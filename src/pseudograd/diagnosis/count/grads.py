@@ -17,7 +17,7 @@ from .norms import Number
 SIDES = ("below", "at", "inside", "above")
 SIGNS = ("-", "+")
 COUNTS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite")
-ELSEWHERE = "elsewhere"  # if something was cut: the elements that left towards inputs of other shapes
+ELSEWHERE = "elsewhere"  # if something was cut: the elements other than 0 that left towards inputs of other shapes
 
 Sums = dict[str, Number]
 Gradients = Sequence[Tensor | None]  # that arrive at a node, or leave it

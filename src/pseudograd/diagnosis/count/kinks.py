@@ -48,12 +48,12 @@ class KinkNode(NamedTuple):
 
 
 class Tie(NamedTuple):
-    """A call once more, under the other convention, on an x of its own: its graph gives x the gradient that would leave the node."""
+    """A call made again under the other convention, on a copy of x. Its graph computes the gradient that would leave the node."""
 
     x: Tensor
     y: Tensor
     family: str
-    at_kink: int  # elements
+    at_kink: int  # the number of elements at the tie
 
 
 def find_kinks(behind: Iterable[GraphNode]) -> Iterator[KinkNode]:
@@ -155,7 +155,7 @@ def _noted_kink(node: GraphNode, noted: Tie | Tensor) -> KinkNode:
     return KinkNode(node, "relu", int(noted.sum()), noted.numel(), leave)
 
 
-# --- max pools: torch, JAX and TensorFlow give all of the gradient to the first of equal entries, the other convention to the last -------
+# --- max pools: torch, JAX and TensorFlow give the gradient to the first of equal entries, the other convention to the last ------------
 
 
 def _pool_kink(node: GraphNode) -> KinkNode | None:

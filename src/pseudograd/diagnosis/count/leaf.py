@@ -83,7 +83,7 @@ class Entries:
         self._is_detailed = is_detailed
         self._had_gradient = EverTrue()  # did any gradient differ from 0?
         self._mask: Tensor | None = None
-        self._counts_rows = False  # one entry for each row
+        self._counts_rows = False  # does the mask have one entry for each row?
         # The number of entries that had a gradient; None if the mask was not read since the last gradient.
         self._count: int | None = None
         self._missing: Missing | None = None  # of a parameter that is gone
@@ -97,7 +97,8 @@ class Entries:
         if grad.layout is not torch.strided or not self._is_detailed:
             self._had_gradient.add_nonzero(grad)
             return
-        nonzero = _mask_of(grad)
+        is_large = grad.numel() > _MOST_SINGLE_ENTRIES and grad.dim() > 1
+        nonzero = grad.flatten(1).any(1) if is_large else grad != 0  # of a large tensor by row
         if self._mask is None:
             self._mask, self._counts_rows = nonzero, nonzero.shape != grad.shape
         elif self._mask.shape == nonzero.shape:
@@ -170,11 +171,6 @@ class Entries:
         rows = mask.flatten(1).any(1) if mask.dim() > 1 else mask.reshape(-1)
         without = int(torch.count_nonzero(~mask))
         return Missing(mask.numel(), without, rows.numel(), int(torch.count_nonzero(~rows))) if without else None
-
-
-def _mask_of(grad: Tensor) -> Tensor:
-    """Which entries differ from 0? In a large tensor: which rows have such an entry?"""
-    return grad.flatten(1).any(1) if grad.numel() > _MOST_SINGLE_ENTRIES and grad.dim() > 1 else grad != 0
 
 
 class Leaf:

@@ -122,12 +122,6 @@ class Ledger:
             self._streams.pop(stream, None)
             self._streams[stream] = None
 
-    def _join_streams(self) -> None:
-        if len(self._streams) > 1:
-            current = torch.cuda.current_stream(self.device)
-            for stream in self._streams:
-                current.wait_stream(stream)
-
     def flush(self) -> None:
         """Measure the calls that wait, on the stream that made them. Nothing may see the calls of torch that it makes."""
         stream = next(reversed(self._streams), None)
@@ -241,7 +235,8 @@ class Ledger:
         calls, self._calls = self._calls, []
         if not calls or self._rows is None:
             return
-        self._join_streams()
+        for stream in self._streams if len(self._streams) > 1 else ():
+            torch.cuda.current_stream(self.device).wait_stream(stream)
         rows = self._rows[: len(calls)].to("cpu", torch.float64, copy=True)
         self._rows[: len(calls)].zero_()
         if not self.is_full:

@@ -169,10 +169,6 @@ class Recorder(Subscriber):
     def hears(self) -> bool:
         return self.is_on and not unheard.depth
 
-    def remove_hooks(self) -> None:
-        for handle in self.handles:
-            handle.remove()
-
     @harmless("a step of an optimiser", otherwise=False)
     def _end_rest(self) -> bool:
         """End the rest in which a step of an optimiser is not heard. Returns whether the step raised: then the rest lasted until now."""

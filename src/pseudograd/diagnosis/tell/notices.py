@@ -34,17 +34,18 @@ class Output:
         is_in_baseline = self.known is not None and self.known[notice.rebase(self.chosen.settings.root).key] > 0
         return is_in_baseline or self.chosen.leaves_out(notice)
 
-    def _notice(self, number: str, code: str, where: str, text: str, subject: str) -> Notice:
+    def _notice(self, code: str, name: str, where: str, message: str, expression: str) -> Notice:
         """A finding without a line is a notice about the program itself."""
         file, _, digits = where.rpartition(":")
         path, line = (file, int(digits)) if file and digits.isdigit() else (self.program, 0)
-        return Notice(number, code, path, line, 0, line, 0, text, subject)
+        return Notice(code, name, path, line, 0, line, 0, message, expression)
 
     def _notices(self, report: ProgramReport) -> Sequence[Notice]:
         notices = []
         for finding in report.findings:
-            subject, text = finding.expression or ", ".join(finding.parameters), f"{finding.evidence}; {finding.cause}"
-            notices.append(self._notice(finding.number, finding.code, finding.where, text, subject))
+            expression = finding.expression or ", ".join(finding.parameters)
+            message = f"{finding.evidence}; {finding.cause}"
+            notices.append(self._notice(finding.number, finding.code, finding.where, message, expression))
         return notices
 
     def drop_known(self, report: ProgramReport) -> ProgramReport:
