@@ -110,6 +110,8 @@ def test_what_fails_is_dropped() -> None:
     tuning = pg.tune(Recorded(failing=("inward", "identity")), budget=80)
     assert {"inward", "identity"} <= {name for row in tuning.rounds for name in row.dropped}
     assert math.isnan(tuning.rounds[0].medians["inward"])
+    assert "\n  Failed with 2 of 2 seeds: inward and identity: ArithmeticError: gone\n" in str(tuning)
+    assert "inward (failed)" in str(tuning)
     assert json.loads(json.dumps(tuning.to_json(), allow_nan=False))["rounds"][0]["medians"]["inward"] is None
 
 

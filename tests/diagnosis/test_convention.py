@@ -97,6 +97,19 @@ def test_the_pasted_pin_keeps_the_training_as_it_is() -> None:
         assert _train_deviation(0) == plain
 
 
+def test_a_share_that_is_high_on_one_parameter_alone_is_not_said_to_stay_high() -> None:
+    p, q = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.full((2,), 4.0))
+    with diagnose(sensitivity=True) as d:
+        for step in range(8):
+            p.grad = q.grad = None
+            ((p.abs() + 0.01 * step * p).sum() + (1 + step) * q.sum()).backward()
+    (finding,) = [finding for finding in d.findings if finding.code == "convention"]
+    assert (
+        "It may decide this training: most of the update of p is convention, and p does not move; where"
+        in finding.evidence
+    )
+
+
 def test_few_steps_a_small_share_and_what_is_deliberate() -> None:
     (finding,) = _find(nn.Parameter(torch.zeros(2)), 2)
     assert finding.evidence.endswith("2 steps are too few to say whether it matters")

@@ -28,13 +28,14 @@ FINALISTS = 2
 @dataclass(frozen=True)
 class Round:
     """A round of short trials: the number of seeds, the steps of a trial (None: a whole run), the median of each rule, the best first,
-    and the rules that remain.
+    the rules that remain, and for each rule with failed trials: their number, and the error of the first one.
     """
 
     seeds: int
     steps: int | None
     medians: Mapping[str, float]
     remaining: tuple[str, ...]
+    failures: Mapping[str, tuple[int, str]]
 
     @property
     def dropped(self) -> tuple[str, ...]:
@@ -42,8 +43,24 @@ class Round:
 
     def __str__(self) -> str:
         length = "" if self.steps is None else f" of {counted(self.steps, 'step')}"
-        dropped = listed([f"{name} ({self.medians[name]:.3g})" for name in self.dropped])
+        dropped = listed([f"{name} ({self._describe_median(name)})" for name in self.dropped])
         return f"{counted(len(self.medians), 'rule')}, {counted(self.seeds, 'seed')}{length}: dropped {dropped}"
+
+    def _describe_median(self, name: str) -> str:
+        median = self.medians[name]
+        if math.isnan(median):
+            return "failed" if name in self.failures else "not a number"
+        return f"{median:.3g}"
+
+    def failure_lines(self) -> list[str]:
+        """A line for each error of the rules that were dropped."""
+        names_by_error: dict[tuple[int, str], list[str]] = {}
+        for name in filter(self.failures.__contains__, self.dropped):
+            names_by_error.setdefault(self.failures[name], []).append(name)
+        return [
+            f"  Failed with {count} of {counted(self.seeds, 'seed')}: {listed(names)}: {error}"
+            for (count, error), names in names_by_error.items()
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +80,11 @@ class Tuning:
     @property
     def _round_lines(self) -> list[str]:
         """The lines about the rounds before the last."""
-        return [f"Round {count}: {row}." for count, row in enumerate(self.rounds, start=1)]
+        return [
+            line
+            for count, row in enumerate(self.rounds, start=1)
+            for line in (f"Round {count}: {row}.", *row.failure_lines())
+        ]
 
     def __str__(self) -> str:
         spent = f"{self.spent:.4g} of {counted(self.budget, 'run')} spent in all"
@@ -157,7 +178,11 @@ def tune(
             spent += seeds * part * len(names)
             ranked = comparison.ranked()
             best = ranked[: max(FINALISTS, math.ceil(len(ranked) / 2))]
-            rounds.append(Round(seeds, length, {name: comparison.median(name) for name in ranked}, best))
+            errors = {
+                name: [text for (failed, _), text in comparison.failures.items() if failed == name] for name in names
+            }
+            failures = {name: (len(texts), texts[0]) for name, texts in errors.items() if texts}
+            rounds.append(Round(seeds, length, {name: comparison.median(name) for name in ranked}, best, failures))
             names = [name for name in names if name in best]
         names = [name for name in training.variants if name in (*always, *names)]
         last_seeds = range(next_seed, next_seed + int((budget - spent) // len(names)))

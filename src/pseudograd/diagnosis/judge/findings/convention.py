@@ -132,9 +132,11 @@ def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], 
     whose = _NAMES.get(other.whose, other.whose)
     stuck, stopped = _stuck_parameters(parameters), _stopped_parameters(parameters)
     if stuck or not stopped:
-        where = f", and {shortened(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
-        return f"{MAY_DECIDE}: its share stays high{where}; {UNMEASURED}"
-    stays = f"in the first step {shortened(stopped)} would get nothing as in {whose}"
+        most = f"most of the update of {shortened(stuck)} is convention"
+        stays = "its share stays high" if line.level >= DECISIVE_SHARE else most
+        stays += f", and {shortened(stuck)} {'does' if len(stuck) == 1 else 'do'} not move" if stuck else ""
+    else:
+        stays = f"in the first step {shortened(stopped)} would get nothing as in {whose}"
     return f"{MAY_DECIDE}: {stays}; {UNMEASURED}"
 
 
