@@ -135,6 +135,14 @@ def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Seq
     return [*steps, f"unedited: pseudograd run --pin {shlex.quote(era)} {shlex.join(program)}"]
 
 
+def unpinned_steps(old: Recording, new: Recording, change: str, where: str) -> list[str]:
+    """The next steps if no pin takes back the change of torch at this line. They name the newer torch if it trains better."""
+    better, reason = find_better(old, new)
+    if better is new:
+        return [f"{change}; {reason}: stay with torch {new.torch}"]
+    return [f"{change}, and no pin mends it here: {where}", *([] if better is old else [reason])]
+
+
 def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
     """The lines to edit. For a line of a package, these are all lines of the program that lead to it.
 

@@ -46,7 +46,7 @@ from .differences import (
 )
 from .environments import compare_packages, find_environments
 from .moved import MovedLines
-from .pins import Pinned, find_kink, find_pin, is_at_line, known_change, may_hide_convention, pin_steps
+from .pins import Pinned, find_kink, find_pin, is_at_line, known_change, may_hide_convention, pin_steps, unpinned_steps
 from .recording import FORWARD, MOST_DIGESTS, UPDATE, Event, Recording, Schedule
 from .runs import Interpreter, LimitError, Runner
 
@@ -323,8 +323,8 @@ class Question:
             why = [f"apart by {first.distance:.1e} there; all that was seen before it was rounding"]
         next_step = "the line is not known: code that no mode of torch sees"
         if change := known_change(origin, old, new):
-            next_step = f"{change}, and no pin mends it here: {origin.where}"
-            return self.make_answer(CONVENTION, comparison, why, [next_step])
+            why.append(self.compare_last_losses())
+            return self.make_answer(CONVENTION, comparison, why, unpinned_steps(old, new, change, origin.where))
         if origin.kind == UPDATE and has_other_options:
             next_step = f"find out why {origin.where} steps with other settings under one of the two alone"
         elif origin.kind == UPDATE and (relation := self._compare_gradients_before(first)):
@@ -426,12 +426,14 @@ class Question:
     def ends_as_old(self, run: Recording) -> bool:
         return run.status == self.old.status and self.trains_as_old(run)
 
-    def compare_last_losses(self, mended: Recording, how: str) -> str:
-        """The last losses of both runs and of the mended run. Empty if the program has no loss."""
-        old, new, last = (last_loss(run) for run in (self.old, self.new, mended))
-        if old is None or new is None or last is None:
+    def compare_last_losses(self, mended: Recording | None = None, how: str = "") -> str:
+        """The last losses of both runs, and of the mended run if there is one. Empty if the program has no loss."""
+        names = {f"under torch {self.old.torch}": self.old, f"under {self.new.torch}": self.new}
+        names |= {} if mended is None else {how: mended}
+        losses = {name: last_loss(run) for name, run in names.items()}
+        if None in losses.values():
             return ""
-        return f"the last loss is {old:.6g} under torch {self.old.torch}, {new:.6g} under {self.new.torch}, {last:.6g} {how}"
+        return f"the last loss is {', '.join(f'{loss:.6g} {name}' for name, loss in losses.items())}"
 
     def cut_out(self, answer: Answer) -> Answer:
         """The answer with the call that differs as a program of its own, if torch is the cause."""

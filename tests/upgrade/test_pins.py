@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pseudograd_upgrade.pins import pin_steps
+from pseudograd_upgrade.pins import pin_steps, unpinned_steps
 from pseudograd_upgrade.recording import Recording
 
 from .made_runs import ADAM, CLAMP_GRAD, GELU_GRAD, LEAF, OTHER_CLAMP_GRAD, SGD, run
@@ -123,3 +123,23 @@ def test_of_a_line_in_a_package_all_lines_of_the_program_that_lead_there_are_nam
     old, new = run((CLAMP_GRAD, 1.0), (OTHER_CLAMP_GRAD, 1.0)), run((CLAMP_GRAD, 0.5), (OTHER_CLAMP_GRAD, 0.5))
     assert steps(old, new, ("package/gate.py:7",))[0] == f"{OLD_PIN}: ...  # around train.py:6 and train.py:8"
     assert steps(old, new, ())[0].startswith("unedited: ")
+
+
+@pytest.mark.parametrize(
+    ("losses", "steps"),
+    [
+        (((1.0, NAN), (1.0, 0.5)), ["changed; the last loss is nan under torch 2.8.0 and not under torch 2.10.0: stay with torch 2.10.0"]),
+        (((1.0, 0.5), (1.0, NAN)), ["changed, and no pin mends it here: a.py:1"]),
+        (((1.0, NAN), (1.0, NAN)), ["changed, and no pin mends it here: a.py:1", "the last loss is nan under torch 2.8.0, and "
+                                    "the last loss is nan under torch 2.10.0: no pin mends that"]),
+    ],
+)  # fmt: skip
+def test_a_change_that_no_pin_takes_back_keeps_the_torch_that_trains(
+    losses: tuple[tuple[float, ...], tuple[float, ...]], steps: list[str]
+) -> None:
+    """As atan2 at (0, 0), whose gradient is NaN on torch 2.8."""
+    old, new = (
+        replace(run((GELU_GRAD, 1.0), losses=values), torch=torch)
+        for values, torch in zip(losses, ("2.8.0", "2.10.0"), strict=True)
+    )
+    assert unpinned_steps(old, new, "changed", "a.py:1") == steps
