@@ -20,6 +20,7 @@ import pytest
 
 import pseudograd
 from pseudograd.cli import main
+from pseudograd.listen.program.signals import Stopped
 from pseudograd.look.rule_table import rules_text
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
@@ -289,12 +290,21 @@ def _buffered() -> dict[str, str]:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a pipe without a reader is another error there")
-def test_a_reader_who_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("command", "status"), [(["rules", "clamp"], 141), (["bisect", "--pin", "open", "a.py"], 143)])
+def test_a_reader_who_leaves(command: list[str], status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a signal stopped the command, its status tells that, not that the reader left."""
+
+    def stop(*_: object, **__: object) -> None:
+        stopped = Stopped(signal.SIGTERM)
+        stopped.known = "what is known"
+        raise stopped
+
+    monkeypatch.setattr("pseudograd.rewrite.bisect.bisect", stop)
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:
         monkeypatch.setattr(sys, "stdout", pipe)
-        assert main(["rules", "clamp"]) == 141
+        assert main(command) == status
 
 
 @pytest.mark.program

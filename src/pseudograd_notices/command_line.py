@@ -120,7 +120,10 @@ def _run(words: Sequence[str]) -> int:
         return 2
     except KeyboardInterrupt as stop:  # with a text and a status if the command has cleaned up
         if known := getattr(stop, "known", ""):
-            print(known, flush=True)
+            try:
+                print(known, flush=True)
+            except BrokenPipeError:  # the status still tells of the signal
+                output.abandon(sys.stdout)
         print(f"pseudograd: {stop}; nothing is left half-written" if stop.args else _STOPPED, file=sys.stderr)
         return getattr(stop, "status", 130)
     finally:

@@ -81,12 +81,11 @@ class Question:
     @property
     def old(self) -> Recording:
         if self._old is None:
-            run = self._require_events(self.runner.run(self.old_python, self.schedule), "--from")
+            run = self._old = self._require_events(self.runner.run(self.old_python, self.schedule), "--from")
             # This run left out calls after its last step. Now the number of steps is known, so a second run can record these calls.
             if run.raw.get("has_unheard") and run.status == 0 and not self.is_test:
                 self.schedule = self.schedule._replace(tail=len(run.losses) + 1)
-                run = self.runner.run(self.old_python, self.schedule)
-            self._old = run
+                self._old = self.runner.run(self.old_python, self.schedule)
         return self._old
 
     @property

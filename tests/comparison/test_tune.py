@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, zeros
 
 import pseudograd as pg
 from pseudograd.comparison.tune import _plan
+from pseudograd.listen.program.signals import Stopped
 
 from ..choices import folded
 
@@ -113,6 +115,28 @@ def test_what_fails_is_dropped() -> None:
     assert "\n  Failed with 2 of 2 seeds: inward and identity: ArithmeticError: gone\n" in str(tuning)
     assert "inward (failed)" in str(tuning)
     assert json.loads(json.dumps(tuning.to_json(), allow_nan=False))["rounds"][0]["medians"]["inward"] is None
+
+
+def test_a_signal_leaves_what_is_known() -> None:
+    """After 20 trials: two rounds of tune, and of compare the two seeds that all ten variants have."""
+
+    def known(function: Callable[..., object], **options: int) -> str:
+        run = Recorded(noise=0.1)
+
+        def stop(*_: object) -> None:
+            if len(run.calls) == 20:
+                raise Stopped(signal.SIGTERM)
+
+        with pytest.raises(Stopped) as stopped:
+            function(run, on_trial=stop, **options)
+        return stopped.value.known
+
+    first, *rounds = known(pg.tune, budget=80).splitlines()
+    assert first == "tune: stopped after 20 trials"
+    assert [line.partition(", 2 seeds: dropped ")[0] for line in rounds] == ["Round 1: 6 rules", "Round 2: 3 rules"]
+    head, heading = known(pg.compare, seeds=12).splitlines()[:2]
+    assert head == "compare: stopped after 20 of 120 runs; the seeds that every variant has finished:"
+    assert heading.startswith("Recorded: 2 seeds, torch ")
 
 
 def test_unedited_programs_are_tuned_too() -> None:

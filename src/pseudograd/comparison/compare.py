@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
 import torch
 
 from ..errors import must
+from ..listen.program.signals import Stopped
 from ..rule import RuleObject
 from .comparison import Comparison
 from .reached import Reach
@@ -89,19 +90,46 @@ def compare(
     chosen = checked_seeds("compare", seeds)
     check_arguments("compare", better, jobs, executor)
     began = time.perf_counter()
-    with runner_for(training, jobs, executor, keep, on_trial) as runner:
-        total = len(chosen) * len(training.variants)
-        outcomes = measure(runner, training, training.variants, chosen[:1], total=total)
+    outcomes: dict[Run, Outcome] = {}
+    names, total = training.variants, len(chosen) * len(training.variants)
+    with (
+        report_when_stopped(lambda: _describe_known(training, outcomes, better, total)),
+        runner_for(training, jobs, executor, keep, on_trial) as runner,
+    ):
+        measure(runner, training, outcomes, names, chosen[:1], total=total)
         # These errors come before the many runs of the other seeds.
         if not any(outcome.failure for outcome in outcomes.values()):
             _check_has_acted(training, outcomes.values())
-        outcomes |= measure(runner, training, training.variants, chosen[1:2], done=len(outcomes), total=total)
+        measure(runner, training, outcomes, names, chosen[1:2], total=total)
         columns = chain.from_iterable(outcome.numbers for outcome in outcomes.values())
         choose_directions(training, dict.fromkeys(columns), better)
         if len(chosen) > 2 and not ignores_seed(training, outcomes):
-            outcomes |= measure(runner, training, training.variants, chosen[2:], done=len(outcomes), total=total)
+            measure(runner, training, outcomes, names, chosen[2:], total=total)
     seconds = time.perf_counter() - began
-    return make_comparison(training, outcomes, training.variants, better, seconds, notes=runner.notes)
+    return make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
+
+
+@contextmanager
+def report_when_stopped(describe_known: Callable[[], str]) -> Iterator[None]:
+    """If a signal stops the command, its error says what is known so far."""
+    try:
+        yield
+    except Stopped as stop:
+        stop.known = describe_known()
+        raise
+
+
+def _describe_known(training: Training, outcomes: Mapping[Run, Outcome], better: Directions, total: int) -> str:
+    """The comparison over the seeds that every variant has finished."""
+    text = f"compare: stopped after {len(outcomes)} of {total} runs"
+    seeds = {run.seed for run in outcomes}
+    seeds = {seed for seed in seeds if all(Run(name, seed) in outcomes for name in training.variants)}
+    finished = {run: outcome for run, outcome in outcomes.items() if run.seed in seeds}
+    with suppress(ValueError):  # every run failed, or `better` does not fit
+        if finished:
+            comparison = make_comparison(training, finished, training.variants, better, 0.0, is_part=True)
+            text = f"{text}; the seeds that every variant has finished:\n{comparison}"
+    return text
 
 
 def make_training(
@@ -137,14 +165,16 @@ def runner_for(
 def measure(
     runner: Runner[Training],
     training: Training,
+    outcomes: dict[Run, Outcome],
     names: Sequence[str],
     seeds: Sequence[int],
     steps: int | None = None,
-    **progress: int,
-) -> dict[Run, Outcome]:
-    """Every variant with every seed."""
+    total: int = 0,
+) -> None:
+    """Run every variant with every seed, and add the outcomes."""
     plan = [(training, Run(name, seed, steps)) for seed in seeds for name in names]
-    return {run: outcome for _, run, outcome in runner.outcomes(plan, **progress)}
+    for _, run, outcome in runner.outcomes(plan, len(outcomes) if total else 0, total):
+        outcomes[run] = outcome
 
 
 def ignores_seed(training: Training, outcomes: Outcomes) -> bool:

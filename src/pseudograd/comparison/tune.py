@@ -19,6 +19,7 @@ from ..wording import counted, listed
 from . import compare
 from .compare import Directions, OnTrial, Variants
 from .comparison import Comparison, plain_numbers
+from .runs import Outcome, Run
 from .text import comparison_text
 from .verdicts import needs
 
@@ -77,18 +78,14 @@ class Tuning:
         """The best variant, and all that cannot be told apart from it. Several are a tie."""
         return self.final.leaders()
 
-    @property
-    def _round_lines(self) -> list[str]:
-        """The lines about the rounds before the last."""
-        return [
-            line
-            for count, row in enumerate(self.rounds, start=1)
-            for line in (f"Round {count}: {row}.", *row.failure_lines())
-        ]
-
     def __str__(self) -> str:
         spent = f"{self.spent:.4g} of {counted(self.budget, 'run')} spent in all"
-        lines = [*self._round_lines, f"Last round, on seeds of its own: {spent}.", "", comparison_text(self.final)]
+        lines = [
+            *_round_lines(self.rounds),
+            f"Last round, on seeds of its own: {spent}.",
+            "",
+            comparison_text(self.final),
+        ]
         if self.final.too_few_seeds:
             lines.append(f"A larger budget gives the last round more seeds than {len(self.final.seeds)}.")
         elif len(self.best) > 1 and self.final.baseline in self.best:
@@ -97,7 +94,7 @@ class Tuning:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return (to_html("\n".join(self._round_lines)) if self.rounds else "") + self.final._repr_html_()
+        return (to_html("\n".join(_round_lines(self.rounds))) if self.rounds else "") + self.final._repr_html_()
 
     def to_json(self) -> dict[str, object]:
         """Plain data, as Comparison.to_json."""
@@ -106,6 +103,13 @@ class Tuning:
         ]
         head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": self.best}
         return {**plain_numbers({**head, "searches": [], "rounds": rounds}), "final": self.final.to_json()}
+
+
+def _round_lines(rounds: Sequence[Round]) -> list[str]:
+    """The lines about the rounds before the last."""
+    return [
+        line for count, row in enumerate(rounds, start=1) for line in (f"Round {count}: {row}.", *row.failure_lines())
+    ]
 
 
 def tune(
@@ -169,10 +173,19 @@ def tune(
     plan = _plan(len(names), len(always), len(training.choice.eras), budget, steps)
     rounds: list[Round] = []
     next_seed, spent = 0, Fraction(0)
-    with compare.runner_for(training, jobs, executor, keep, on_trial) as runner:
+    done = 0  # finished trials of the rounds before this one
+    outcomes: dict[Run, Outcome] = {}  # of this round
+
+    def describe_known() -> str:
+        return "\n".join([f"tune: stopped after {counted(done + len(outcomes), 'trial')}", *_round_lines(rounds)])
+
+    with (
+        compare.report_when_stopped(describe_known),
+        compare.runner_for(training, jobs, executor, keep, on_trial) as runner,
+    ):
         for seeds, part in plan:
             length = None if steps is None else max(1, int(steps * part))
-            outcomes = compare.measure(runner, training, names, range(next_seed, next_seed + seeds), length)
+            compare.measure(runner, training, outcomes, names, range(next_seed, next_seed + seeds), length)
             comparison = compare.make_comparison(training, outcomes, names, better, 0.0, is_part=True)
             next_seed += seeds
             spent += seeds * part * len(names)
@@ -184,9 +197,10 @@ def tune(
             failures = {name: (len(texts), texts[0]) for name, texts in errors.items() if texts}
             rounds.append(Round(seeds, length, {name: comparison.median(name) for name in ranked}, best, failures))
             names = [name for name in names if name in best]
+            done, outcomes = done + len(outcomes), {}
         names = [name for name in training.variants if name in (*always, *names)]
         last_seeds = range(next_seed, next_seed + int((budget - spent) // len(names)))
-        outcomes = compare.measure(runner, training, names, last_seeds, steps)
+        compare.measure(runner, training, outcomes, names, last_seeds, steps)
     seconds = time.perf_counter() - began
     final = compare.make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
     return Tuning(tuple(rounds), final, budget, float(spent + len(outcomes)))
