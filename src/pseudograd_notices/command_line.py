@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with output.plain():
-            return _run(words)
+            return _run(words, is_process=arguments is None)
     except BrokenPipeError:
         output.abandon(sys.stdout)
         return 128 + 13
@@ -108,7 +108,8 @@ def _end_import(number: int, frame: object) -> None:
     os._exit(128 + number)
 
 
-def _run(words: Sequence[str]) -> int:
+def _run(words: Sequence[str], is_process: bool) -> int:
+    """is_process: does this process end with the command?"""
     try:
         with _uninitialised_packages() if words[1:] in (["-h"], ["--help"]) else nullcontext():
             options = build_parser(words).parse_args(words)
@@ -119,6 +120,8 @@ def _run(words: Sequence[str]) -> int:
         print(f"pseudograd: {text}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as stop:  # with a text and a status if the command has cleaned up
+        for number in (signal.SIGINT, signal.SIGTERM) if is_process else ():
+            signal.signal(number, signal.SIG_IGN)  # a second one would show a traceback while Python ends
         if known := getattr(stop, "known", ""):
             try:
                 print(known, flush=True)

@@ -351,6 +351,19 @@ def test_a_notebook_is_edited_cell_by_cell_and_what_is_no_python_stays(tmp_path:
     assert "old.ipynb:cell 3:2: ClampWithGrad is ClampWithGrad" in str(migration)
 
 
+@pytest.mark.parametrize(
+    ("indent", "end"), [(4, "\n"), ("\t", "\r\n"), (None, "\n")], ids=["spaces", "tabs", "one line"]
+)
+def test_a_notebook_keeps_its_indent_and_line_ends(tmp_path: Path, indent: str | int | None, end: str) -> None:
+    def store(text: str) -> str:
+        return json.dumps(json.loads(text), indent=indent, ensure_ascii=False).replace("\n", end)
+
+    file = tmp_path / "old.ipynb"
+    file.write_bytes(store(_notebook("import torch", POPULAR)).encode())
+    migration = make_migration(file)
+    assert migration.before != migration.after == store(migration.after)
+
+
 @pytest.mark.parametrize("use", ["if ClampWithGrad.forward", "if print(ClampWithGrad)", "print(ClampWithGrad)"])
 def test_a_use_in_another_cell_counts_also_where_it_cannot_be_read(tmp_path: Path, use: str) -> None:
     migration = make_migration(_file(tmp_path, _notebook("import torch", POPULAR, use), "old.ipynb"))

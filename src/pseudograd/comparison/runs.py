@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, process
@@ -24,6 +25,7 @@ from torch import Tensor
 from pseudograd_notices.workers import end_with_parent, exit_with_children
 
 from ..errors import must
+from ..listen.program.signals import hold_signals
 from ..rule import RuleLike
 from .reached import Reach
 from .store import FingerprintError, Store, fingerprint
@@ -89,6 +91,7 @@ class Executor(Protocol):
     def submit(self, function: Callable[..., Outcome], /, *arguments: object) -> Future[Outcome]: ...
 
 
+_PATIENCE = 5.0  # seconds that workers have to end after SIGTERM
 E = TypeVar("E", bound=Experiment)
 OnRun = Callable[[E, Run, int, int], object]
 
@@ -154,9 +157,10 @@ class Runner(Generic[E]):
         try:
             if self.executor is not None:
                 measure = self._measure_elsewhere()
-                for item in missing:
-                    with _explain_pickle_errors(self.where):
-                        futures.append(self.executor.submit(measure, *item))
+                with _blocked_ctrl_c():
+                    for item in missing:
+                        with _explain_pickle_errors(self.where):
+                            futures.append(self.executor.submit(measure, *item))
             waiting = iter(futures)
             for (experiment, run), outcome in zip(plan, stored, strict=True):
                 if outcome is None:
@@ -235,11 +239,15 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
         yield executor
         executor.shutdown()
     except BaseException as error:
-        executor.shutdown(wait=False, cancel_futures=True)
-        for child in set(multiprocessing.active_children()) - before:
-            child.terminate()
-            child.join(10)
-            child.kill()  # inside C code a worker does not answer `terminate`
+        with hold_signals():  # a second signal must not leave workers, for which Python would wait at its end
+            executor.shutdown(wait=False, cancel_futures=True)
+            children = set(multiprocessing.active_children()) - before
+            for child in children:
+                child.terminate()
+            end = time.monotonic() + _PATIENCE
+            for child in children:
+                child.join(max(0.0, end - time.monotonic()))
+                child.kill()  # inside C code a worker does not answer `terminate`
         if not isinstance(error, process.BrokenProcessPool):
             raise
         remedy = "Its output says why; a script must call this below `if __name__ == '__main__':`"
@@ -247,9 +255,24 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
         raise ValueError(text) from error
 
 
+@contextlib.contextmanager
+def _blocked_ctrl_c() -> Iterator[None]:
+    """A worker that starts in this block gets no Ctrl-C before `_start_worker`: its import of torch would show a traceback."""
+    if os.name == "nt":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker() -> None:
     """Ignore Ctrl-C: the first process gets it too, and ends this one. Processes of the run, such as DataLoader's, end with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if os.name != "nt":
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGTERM, exit_with_children)
     end_with_parent()
 

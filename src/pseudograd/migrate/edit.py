@@ -87,7 +87,10 @@ def _edit_notebook(text: str) -> tuple[list[OldClass], str]:
         classes += cell_classes
     if not any(old.is_replaced for old in classes):
         return classes, text
-    return classes, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"  # as Jupyter stores it
+    _, *others = text.splitlines()
+    indent = others[0][: -len(others[0].lstrip())] if others else None
+    edited = json.dumps(notebook, indent=indent, ensure_ascii=False) + ("\n" if text.endswith("\n") else "")
+    return classes, edited.replace("\n", "\r\n") if "\r\n" in text else edited
 
 
 def _source(cell: dict[str, Any]) -> str:
