@@ -78,7 +78,7 @@ def check(
     new: list[New] = []
     skipped: list[str] = []
     not_compiled: dict[str, str] = {}
-    compiled = {} if backend is None else _compile(chosen, backend, device)
+    compiled = {} if backend is None else compile_points(chosen, backend, device)
     done = 0
 
     def checked() -> Checked:
@@ -88,7 +88,8 @@ def check(
     try:
         for point in chosen:
             for route in routes:
-                outcome = measure(point, route, device) if backend is None else compiled[point.id]
+                # A point without a gradient in eager mode is not compiled.
+                outcome = compiled.get(point.id) or measure(point, route if backend is None else EAGER, device)
                 expected = point.outcome("torch", against, route)
                 if outcome is None:
                     continue
@@ -106,13 +107,6 @@ def check(
         stop.known = f"kinks: stopped after {done} of {len(chosen)} points\n{checked()}"
         raise
     return checked()
-
-
-def _compile(points: list[Point], backend: Backend, device: str) -> dict[str, Outcome | None]:
-    """The outcome of each point by its id. Points without a gradient in eager mode are not compiled."""
-    eager = {point.id: measure(point, EAGER, device) for point in points}
-    usable = [point for point in points if (plain := eager[point.id]) is not None and plain.gradient is not None]
-    return {**eager, **compile_points(usable, backend, device)}
 
 
 def _check_device(device: str) -> None:

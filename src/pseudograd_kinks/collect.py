@@ -15,7 +15,7 @@ import torch
 from .compiled import compile_points
 from .measure import EAGER, FILLED, ROUTES, dtype_of, measure
 from .outcome import Json, Outcome
-from .table import Point, Span, Version, load
+from .table import Span, Version, load
 
 COMPILED = ("aot_eager", "inductor")
 ByVersion = dict[Version, dict[str, Outcome]]  # by version and route
@@ -32,19 +32,14 @@ def main() -> int:
     result = _load_result(options.result)
     for route in options.routes:
         print(f"  {route}", file=sys.stderr, flush=True)
-        for id, outcome in _measure_route(route, points).items():
+        compiled = compile_points(list(points.values()), route) if route in COMPILED else None
+        for id, point in points.items():
+            outcome = measure(point, route) if compiled is None else compiled.get(id)
             if outcome is not None:
                 result["outcomes"].setdefault(id, {})[route] = outcome.as_json()
         result["routes"] = [name for name in (*ROUTES, *COMPILED) if name in result["routes"] or name == route]
         options.result.write_text(json.dumps(result), encoding="utf-8")
     return 0
-
-
-def _measure_route(route: str, points: dict[str, Point]) -> dict[str, Outcome | None]:
-    """The outcome of each point by its id. Points without a gradient in eager mode are not compiled."""
-    outcomes = {id: measure(point, EAGER if route in COMPILED else route) for id, point in points.items()}
-    usable = [points[id] for id, outcome in outcomes.items() if outcome is not None and outcome.gradient is not None]
-    return {**compile_points(usable, route)} if route in COMPILED else outcomes
 
 
 def _load_result(file: Path) -> Json:

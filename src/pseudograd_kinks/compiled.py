@@ -40,9 +40,13 @@ def name_of(backend: Backend) -> str:
 
 
 def compile_points(points: Sequence[Point], backend: Backend, device: str = "cpu") -> dict[str, Outcome]:
-    """The outcome of each point, by its id. A point that the backend cannot compile has an error that begins with NOT_COMPILED."""
+    """The outcome of each point, by its id. A point without a gradient in eager mode is left out. If the backend cannot compile a point,
+    its error begins with NOT_COMPILED.
+    """
+    measured = {point: measure(point, EAGER, device) for point in points}
+    eager = {point: plain for point, plain in measured.items() if plain is not None and plain.gradient is not None}
     by_function: dict[object, list[Point]] = {}
-    for point in points:
+    for point in eager:
         shapes = tuple(tuple(torch.tensor(value).shape) for value in point.inputs)
         key = point.expressions["torch"], shapes, point.differentiated, point.weights
         by_function.setdefault(key, []).append(point)
@@ -53,9 +57,8 @@ def compile_points(points: Sequence[Point], backend: Backend, device: str = "cpu
     if outcomes and all(outcome.error.startswith(NOT_COMPILED) for outcome in outcomes.values()):
         why = next(iter(outcomes.values())).error.removeprefix(NOT_COMPILED)
         raise ValueError(must("kinks", "--backend", "compile at least one point", name_of(backend), f"It fails: {why}"))
-    for point in points:
-        outcome, eager = outcomes[point.id], measure(point, EAGER, device)
-        if not outcome.error and eager is not None and not outcome.has_same_effect_as(eager):
+    for point, plain in eager.items():
+        if not outcomes[point.id].error and not outcomes[point.id].has_same_effect_as(plain):
             outcomes.update(_compile_groups([[point]], backend, device))
     return outcomes
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import torch
 
 from pseudograd.comparison.comparison import Comparison
+from pseudograd.comparison.runs import Run, open_runner
 from pseudograd.comparison.statistics import spread
 from pseudograd.comparison.text import closing_lines, headlines, sentences
+from pseudograd.errors import must
 from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd.wording import listed
 
 from .. import DEFAULT_TASKS, TASKS, Outcome, Task, find_tasks
-from ..base import Settings, Subject
-from ..experiment import OnStep, measure_tasks
+from ..base import KINDS, Settings, Subject
+from ..experiment import Problem
 from ..sentences import Section
 from .results import Results, own_worlds
 
@@ -23,7 +27,7 @@ def run_tasks(
     tasks: Sequence[str | Task] = DEFAULT_TASKS,
     rules: Sequence[str] = COMPARED_RULES,
     settings: Settings | None = None,
-    on_step: OnStep = lambda *_: None,
+    on_step: Callable[[str, str, str, int, int], object] = lambda *_: None,
     *,
     jobs: int = 1,
 ) -> Results:
@@ -32,12 +36,41 @@ def run_tasks(
     A run has one thread, so that it repeats to the bit. Any number of processes, `jobs`, gives the same numbers.
     on_step(task, world, variant, done, total) is called before each run.
     """
-    results = Results(tuple(rules), loss=(settings.loss_name or None) if settings else None)
-    began = time.perf_counter()
+    settings = settings or Settings()
     chosen = list(find_tasks(tasks).values())
-    results.sections = measure_tasks(chosen, rules, settings or Settings(), on_step, jobs)
+    results = Results(tuple(rules), loss=settings.loss_name or None)
+    results.sections = sections = {task.name: Section(task, {}, {}, {}) for task in chosen}
+    began, threads = time.perf_counter(), torch.get_num_threads()
+
+    def on_run(problem: Problem, run: Run, done: int, total: int) -> None:
+        on_step(problem.task.name, problem.world, run.variant, done, total)
+
+    try:
+        torch.set_num_threads(1)
+        problems = [Problem(task, world, tuple(rules), settings) for task in chosen for world in task.worlds(settings)]
+        with open_runner("compare", problems, on_run, jobs=jobs) as runner:
+            plan = [(problem, Run(name, 0)) for problem in problems for name in problem.variants]
+            for problem, run, outcome in runner.outcomes(plan):
+                _check_complete(problem.task, outcome)
+                sections[problem.task.name].worlds.setdefault(problem.world, {})[run.variant] = outcome
+        for task in chosen:
+            section, first = sections[task.name], task.figure.first if task.figure else {}
+            section.context = task.context(settings)
+            section.first = {
+                world: {title: picture(world) for title, picture in first.items()} for world in section.worlds
+            }
+    finally:
+        torch.set_num_threads(threads)
     results.seconds = round(time.perf_counter() - began, 3)
     return results
+
+
+def _check_complete(task: Task, outcome: Outcome) -> None:
+    """Raise an error if the outcome lacks a number of the task's table or an array of its figure."""
+    arrays = KINDS[task.figure.kind] if task.figure else ()
+    for what, needed, got in (("numbers", task.columns, outcome.numbers), ("arrays", arrays, outcome.arrays)):
+        if missing := [key for key in needed if key not in got]:
+            raise ValueError(must(f"compare: {task.name}", what, f"have {', '.join(missing)}", ", ".join(got)))
 
 
 def own_results(comparison: Comparison) -> Results:
