@@ -57,7 +57,7 @@ _HAND_ON = (
     "View UnsafeView Reshape T Transpose Permute Add Alias Unsqueeze Squeeze Mean Clone Cat Stack Split UnsafeSplit Select Slice Unbind "
     "Detach"
 )
-# A sum or a product may exceed the range of its dtype. In the first steps, which no later step may tell of, its nodes are looked at.
+# A sum or a product may exceed the range of its dtype. No later step may tell of the first one, where its nodes are looked at.
 _ADD_UP = "Addmm Mm Bmm Convolution Embedding Expand Sum"
 _PASSING_AT_FIRST, _ADDING_UP = (
     frozenset(f"{name}Backward{number}" for name in names.split() for number in range(4))
@@ -65,7 +65,9 @@ _PASSING_AT_FIRST, _ADDING_UP = (
 )
 _PASSING = _PASSING_AT_FIRST | _ADDING_UP
 _MOST_WAITING = 60  # calls of nodes that are counted together
-LAST_NEW_SUSPECT = 4  # the last backward in which a parameter can become a suspect, and nodes that add up are looked at
+LAST_NEW_SUSPECT = (
+    4  # the last backward in which a parameter can become a suspect, and whose sums and products have a location
+)
 _LINEAR = torch.nn.functional.linear
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()
@@ -142,6 +144,7 @@ class Recorder(Subscriber):
         self._may_wait = False  # may more calls wait? Never outside a backward
         self._passing_classes: set[type] = set()  # the classes of nodes of `_PASSING`, for speed
         self._is_incomplete = False  # did the program call torch unheard since the last backward?
+        self._sums_in_half = False  # does a sum or product have a gradient in float16 on the CPU?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
 
     # Both are made, and their modules imported, when a diagnosis first needs them.
@@ -314,10 +317,12 @@ class Recorder(Subscriber):
 
     @quiet("the gradients at a node")
     def _look_at_sum(self, leaving: Gradients, arriving: Gradients) -> None:
-        """A sum or product ran in one of the first backward passes."""
-        node = current_node()
-        on_cpu = all(grad is None or grad.is_cpu for grad in leaving)
-        if node is not None and on_cpu and not _are_finite(leaving):
+        """A sum or product ran in the first backward of a line, or in any, if one did in float16."""
+        node, grads = current_node(), [grad for grad in leaving if grad is not None]
+        if node is None or not all(grad.is_cpu for grad in grads):
+            return
+        self._sums_in_half |= any(grad.dtype is torch.float16 for grad in grads)
+        if not _are_finite(leaving):
             self._find_nonfinite().look(self.tally_of(node), node, leaving, arriving)
 
     def _note_surroundings(self, tally: Tally, node: GraphNode) -> None:
@@ -556,7 +561,8 @@ class Recorder(Subscriber):
         if self.line_losses is not None and starts[0] is not None:
             self.line_losses.leaves |= behind.get(starts[0], 0)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial_suspects, self.arrivals.expect
-        looks = self.is_full and self.backwards <= LAST_NEW_SUSPECT
+        is_first = self.backwards == 1 if self.line_losses is None else self.line_losses.count == 1
+        looks = self.is_full and (is_first or self._sums_in_half)
         key, upstream_key, passing = self.key, self.leaves.key, set() if suspects or looks else self._passing_classes
         for node, upstream in behind.items():
             kind = type(node)
@@ -703,7 +709,7 @@ class Recorder(Subscriber):
                 self.zeros.drops.end()
             self.partial_suspects = self.leaves.find_partial() if is_last else 0
             has_unplaced = self.nonfinite is not None and self.nonfinite.has_unplaced
-            if not self.is_full or self.backwards >= LAST_NEW_SUSPECT:
+            if not (self.is_full and (self._sums_in_half or self.backwards < LAST_NEW_SUSPECT)):
                 self.skipped_ops = _PASSING
             self.attaches_all = bool(self.suspects or self.partial_suspects) or has_unplaced
         if self.after_backward is not None:
