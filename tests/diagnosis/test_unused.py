@@ -122,6 +122,21 @@ return train(net, sgd(net), loss)
 net = mlp()
 return train(net, sgd(net), lambda: functional.cross_entropy(net(X) + nn.Embedding(3, 3)(Y), Y))
 
+# copies of clients; client = copy.deepcopy(server)
+server = mlp()
+optimizer = sgd(server)
+with diagnose() as d:
+    for turn in range(6):
+        client = copy.deepcopy(server)
+        optimizer = sgd(client) if mend else optimizer
+        for step in range(3):
+            optimizer.zero_grad()
+            functional.cross_entropy(client(X), Y).backward()
+            optimizer.step()
+        server.load_state_dict(client.state_dict())
+assert not mend or mend.startswith("Make an optimiser over client.parameters() each time, after this line: optimizer")
+return d
+
 # layers in a list; self.blocks = [
 return fit(Inherited(f"{mend}\\nself.gains = nn.ParameterDict(self.gains)"))
 

@@ -117,11 +117,11 @@ def find_making(point: Point) -> Place | None:
 
 
 def _makes(node: ast.AST) -> bool:
-    """Is it a call of a class?"""
+    """Is it a call of a class, or of deepcopy?"""
     if not isinstance(node, ast.Call):
         return False
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-    return name[:1].isupper()
+    return name[:1].isupper() or name == "deepcopy"
 
 
 def reads_gradient(point: Point) -> bool:

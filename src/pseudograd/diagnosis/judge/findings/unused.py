@@ -76,14 +76,16 @@ def _group_by_line(leaves: Sequence[Leaf], evidence: Evidence) -> Iterator[list[
     for leaf in leaves:
         if leaf.used_at is not None and leaf.used_at.call is not None:
             lines.setdefault((leaf.used_at, leaf.shape), []).append(leaf)
-    by_line: dict[Location, list[Leaf]] = {}
+    by_line: dict[object, list[Leaf]] = {}
     for (location, _), group in lines.items():
         starts = sorted({leaf.since for leaf in group})
         if len(starts) < _FEWEST_MADE or location.call is None or reads_gradient(location.call):
             continue
         ends = {start: after - start for start, after in pairwise([*starts, evidence.backwards])}
         if all(leaf.gradients <= ends[leaf.since] for leaf in group):
-            by_line.setdefault(location, []).extend(group)
+            # The copies of a net are one group, whatever lines of its forward use their parameters.
+            are_used_again = any(leaf.gradients > 1 for leaf in group)
+            by_line.setdefault(tuple(starts) if are_used_again else location, []).extend(group)
     yield from by_line.values()
 
 
@@ -96,13 +98,23 @@ def _report_anew(group: Sequence[Leaf], evidence: Evidence, optimizer: str) -> F
     shapes = dict.fromkeys(str(leaf.shape) for leaf in group)
     value = name[0] if name else "parameter"
     value = f"[{value}]" if place is None or "Parameter(" in place.source else f"{value}.parameters()"
+    most = max(leaf.gradients for leaf in group)
+    if most > 1:  # as copies of a model, one for each client
+        each = counted(most, "backward pass", "backward passes")
+        made = f"made anew {passes:,} times: each got a gradient in up to {each}, and no optimiser holds it"
+        cause = f"the steps of {optimizer} move the parameters that it was given, and the loss uses these in their place: they never learn"
+        what, after = (value, "this line") if place else ("them", "they were made")
+        next_step = f"Make an optimiser over {what} each time, after {after}: {optimizer} holds others."
+    else:
+        made = f"in {passes:,} backward passes: a new one in each, which got its gradient then, and which no optimiser holds"
+        cause = "it is made where the loss is computed, so that each step begins with its first value: it never learns"
+        next_step = f'{optimizer}.add_param_group({{"params": {value}}})  # after it was made once, before the loop'
     return KIND.finding(
         *(place or (str(location.call), location.call.expression)),
-        f"{counted(len(group), 'parameter')} of shape {shortened(list(shapes), 3)} in {passes:,} backward passes: a new one in each, which "
-        "got its gradient then, and which no optimiser holds",
-        "it is made where the loss is computed, so that each step begins with its first value: it never learns",
-        f'{optimizer}.add_param_group({{"params": {value}}})  # after it was made once, before the loop',
-        module=location.module,
+        f"{counted(len(group), 'parameter')} of shape {shortened(list(shapes), 3)} {made}",
+        cause,
+        next_step,
+        module=location.module if most == 1 else None,
         is_muted=evidence.deliberate.location(location),
     )
 
