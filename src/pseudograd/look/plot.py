@@ -199,25 +199,20 @@ def _stack(
             strokes.append(Stroke(line_of(_chain(loss, first), grid), "loss", LOSS, _STYLES[2]))
         panels = [Panel("forward", "y" if loss is None else "y and loss", strokes)]
     else:
-        panels = [Panel("forward", "y", _strokes(grid, [(c.label, c.colour, c.f, ()) for c in curves]))]
+        panels = [Panel("forward", "y", _strokes(grid, [c._replace(jumps=()) for c in curves]))]
         if loss is not None:
-            losses: list[_Drawn] = [(c.label, c.colour, _chain(loss, c), ()) for c in curves]
+            losses = [c._replace(f=_chain(loss, c), jumps=()) for c in curves]
             panels.append(Panel("forward", "loss", _strokes(grid, losses)))
     panels += _gradients(curves, grid, grads) if loss is None else [_loss_gradients(curves, grid, loss, is_single)]
     return [panel._replace(inside=first.inside if is_single else None) for panel in panels]
 
 
-_Drawn = tuple[
-    str, str, Function, tuple[float, ...]
-]  # the text in the legend, the colour, the function, and the jumps to mark
-
-
-def _strokes(grid: Grid, drawn: list[_Drawn]) -> list[Stroke]:
-    """A line for each curve. Each is thinner than the lines below it, so all are visible where they coincide."""
-    widths = (1.8 + 1.5 * below for below in reversed(range(len(drawn))))
+def _strokes(grid: Grid, curves: list[Curve]) -> list[Stroke]:
+    """A line for each curve, with dots at its jumps. It is thinner than the lines below it, so all are visible where they coincide."""
+    widths = (1.8 + 1.5 * above for above in reversed(range(len(curves))))
     return [
-        Stroke(line_of(f, grid, jumps), text, colour, style, width)
-        for (text, colour, f, jumps), style, width in zip(drawn, _STYLES, widths, strict=False)
+        Stroke(line_of(curve.f, grid, curve.jumps), curve.label, curve.colour, style, width)
+        for curve, style, width in zip(curves, _STYLES, widths, strict=False)
     ]
 
 
@@ -227,29 +222,25 @@ def _gradients(curves: list[Curve], grid: Grid, grads: list[float]) -> list[Pane
     holds, (first, *others) = (0.0, *grads), curves
     if not others:
         shades = [first.colour, *[darker(first.colour)] * len(grads)]
-        drawn: list[_Drawn] = [
-            (f"dL/dx where {text}", shade, gradient_of(first.f, grad), first.jumps)
+        gradients = [
+            first._replace(label=f"dL/dx where {text}", colour=shade, f=gradient_of(first.f, grad))
             for (grad, text), shade in zip(texts.items(), shades, strict=False)
         ]
-        return [Panel("backward", "dL/dx", _strokes(grid, drawn), holds=holds)]
-    return [
-        Panel(
-            "backward",
-            f"dL/dx where\n{text}",
-            _strokes(grid, [(c.label, c.colour, gradient_of(c.f, grad), c.jumps) for c in curves]),
-            holds=holds,
-        )
-        for grad, text in texts.items()
-    ]
+        return [Panel("backward", "dL/dx", _strokes(grid, gradients), holds=holds)]
+    panels = []
+    for grad, text in texts.items():
+        strokes = _strokes(grid, [c._replace(f=gradient_of(c.f, grad)) for c in curves])
+        panels.append(Panel("backward", f"dL/dx where\n{text}", strokes, holds=holds))
+    return panels
 
 
 def _loss_gradients(curves: list[Curve], grid: Grid, loss: Function, is_single: bool) -> Panel:
     """dL/dx of the loss. If all curves have the same values, also the dL/dy that arrives."""
     texts = [f"dL/dx {curve.label}" for curve in curves] if len(curves) > 1 else ["dL/dx"]
-    strokes = _strokes(
-        grid,
-        [(t, c.colour, gradient_of(_chain(loss, c), 1.0), c.jumps) for t, c in zip(texts, curves, strict=True)],
-    )
+    gradients = [
+        c._replace(label=text, f=gradient_of(_chain(loss, c), 1.0)) for text, c in zip(texts, curves, strict=True)
+    ]
+    strokes = _strokes(grid, gradients)
     if is_single:
         arriving = line_of(_arriving(loss, curves[0]), grid)
         strokes = [Stroke(arriving, "dL/dy", FORWARD, (0, (0.9, 0.45)), width=4, alpha=0.55), *strokes]
@@ -261,6 +252,7 @@ def _chain(loss: Function, curve: Curve) -> Function:
 
 
 def _arriving(loss: Function, curve: Curve) -> Function:
+    """dL/dy as a function of x."""
     return lambda x: gradient(loss, curve.f(x).detach())
 
 
