@@ -42,7 +42,7 @@ def is_finite(value: float) -> bool:
     return bool(value - value == 0)
 
 
-def surely(condition: bool) -> bool:
+def is_true(condition: bool) -> bool:
     """Is the condition true for certain? False for a number from `.item()` that a compiler does not know."""
     if not torch.compiler.is_compiling():
         return bool(condition)

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from .arguments import as_number, is_finite, surely
+from .arguments import as_number, is_finite, is_true
 from .errors import UnknownNameError, must, unknown_name
 from .geometry import Curve, Formula, Pieces, Sides, Steps, edge_reads_grad, pieces_of_sides
 from .public_names import public_path
@@ -468,7 +468,7 @@ def check_parameter(rule: str, key: str, value: object, default: object) -> None
         return
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(must(rule, key, "be a number", value))
-    if surely(value <= 0) or not is_finite(value):
+    if is_true(value <= 0) or not is_finite(value):
         raise ValueError(must(rule, key, "be finite and above 0", value, f"The default is {default}"))
 
 

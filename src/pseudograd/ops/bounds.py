@@ -22,8 +22,8 @@ from ..arguments import (
     check_tensor,
     flushes_subnormals,
     is_number,
+    is_true,
     rounded_to,
-    surely,
 )
 from ..errors import must
 from ..rule import BOUNDED, Call, EdgeAtBound, Op, Picture, RuleLike, Sample, call_for, register
@@ -72,7 +72,7 @@ def _check_all(op: str, call: Call, x: Tensor, min: Bound, max: Bound) -> None:
             check_device(op, name, bound, x.device, "x")
         elif bound is not None:
             _check_number(op, name, bound, x)
-    if is_number(min) and is_number(max) and surely(min > max):
+    if is_number(min) and is_number(max) and is_true(min > max):
         low, high = names
         got = f"{low}={min!r} and {high}={max!r}"
         raise ValueError(f"{op}: {low} must not exceed {high}, got {got}. Swap them or drop one.")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
-from ..arguments import check_finite_number, check_tensor, rounded, surely
+from ..arguments import check_finite_number, check_tensor, is_true, rounded
 from ..errors import must
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, Rule, Wants, call_for, register
@@ -81,7 +81,7 @@ def clip_grad(x: Tensor, limit: float) -> Tensor:
     Source: gradient clipping inside the graph (Graves, 2013).
     """
     limit = check_finite_number("clip_grad", "limit", limit)
-    if surely(limit <= 0):
+    if is_true(limit <= 0):
         raise ValueError(must("clip_grad", "limit", "be above 0", limit))
     return _run(CLIP_GRAD, x, "limit", limit)
 

@@ -21,8 +21,8 @@ from ..arguments import (
     check_finite_number,
     check_floating,
     is_number,
+    is_true,
     rounded,
-    surely,
 )
 from ..errors import must
 from ..geometry import Formula
@@ -82,7 +82,7 @@ def jumprelu(
     else:
         raise TypeError(must("jumprelu", "threshold", "be a number or a tensor", threshold))
     bandwidth = check_finite_number("jumprelu", "bandwidth", bandwidth)
-    if surely(bandwidth <= 0):
+    if is_true(bandwidth <= 0):
         raise ValueError(must("jumprelu", "bandwidth", "be above 0", bandwidth))
     if not isinstance(window_to_x, bool):
         raise TypeError(must("jumprelu", "window_to_x", "be True or False", window_to_x))

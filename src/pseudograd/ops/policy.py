@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 
 from .. import engine
-from ..arguments import as_number, check_broadcast, check_device, check_floating, is_finite, is_number, rounded, surely
+from ..arguments import as_number, check_broadcast, check_device, check_floating, is_finite, is_number, is_true, rounded
 from ..errors import must, unknown_name
 from ..geometry import SHARES, Formula
 from ..reference import policy as reference
@@ -186,12 +186,12 @@ def _check_tensors(log_ratio: Tensor, advantage: Tensor, mask: Tensor | None) ->
 
 def _check_bounds(low: Bound, high: Bound, ceiling: Bound) -> tuple[Bound, Bound, Bound]:
     low, high, ceiling = (_number(name, bound) for name, bound in (("low", low), ("high", high), ("ceiling", ceiling)))
-    if low is not None and (surely(low <= 0) or surely(low >= 1)):
+    if low is not None and (is_true(low <= 0) or is_true(low >= 1)):
         raise ValueError(must(_OP, "low", "be between 0 and 1", low, "The lower bound is 1 - low; None for no bound"))
-    if high is not None and surely(high <= 0):
+    if high is not None and is_true(high <= 0):
         raise ValueError(must(_OP, "high", "be above 0", high, "The upper bound is 1 + high; None for no bound"))
     least = 1 + (high or 0)
-    if ceiling is not None and surely(ceiling <= least):
+    if ceiling is not None and is_true(ceiling <= least):
         raise ValueError(must(_OP, "ceiling", f"be above 1 + high = {least:g}", ceiling, "It bounds the ratio itself"))
     return low, high, ceiling
 

@@ -19,8 +19,8 @@ from ..arguments import (
     check_tensor,
     is_finite,
     is_number,
+    is_true,
     rounded_to,
-    surely,
 )
 from ..errors import must
 from ..geometry import Formula
@@ -88,13 +88,13 @@ def fake_quantize(
     _check(x, quant_min, quant_max, axis)
     scale = _fit_to_x("scale", scale, x, axis)
     zero_point = _fit_to_x("zero_point", zero_point, x, axis)
-    if is_number(scale) and (surely(scale <= 0) or not is_finite(scale)):
+    if is_number(scale) and (is_true(scale <= 0) or not is_finite(scale)):
         raise ValueError(must("fake_quantize", "scale", "be finite and above 0", scale))
     if isinstance(zero_point, float):
         if not abs(zero_point) < torch.inf:
             raise ValueError(must("fake_quantize", "zero_point", "be finite", zero_point))
         zero_point = round(zero_point)
-    if is_number(zero_point) and (surely(zero_point < quant_min) or surely(zero_point > quant_max)):
+    if is_number(zero_point) and (is_true(zero_point < quant_min) or is_true(zero_point > quant_max)):
         requirement = f"be between quant_min={quant_min} and quant_max={quant_max}"
         raise ValueError(must("fake_quantize", "zero_point", requirement, zero_point, "For one outside, give a tensor"))
     engine.prepare(x, call, rule, edge, scale, zero_point, quant_min, quant_max)
