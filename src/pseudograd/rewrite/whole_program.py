@@ -110,7 +110,7 @@ class Following:
 
     def __init__(self, entered: Iterable[Rewriting], process: Process) -> None:
         self.entered = list(entered)
-        self._open: list[Rewriting | hooks.NewThreads] = [*self.entered, *map(_in_threads, self.entered)]
+        self._open: list[Rewriting | hooks.NewThreads] = [*self.entered, *map(_enter_in_threads, self.entered)]
         for context in self._open:
             context.__enter__()
         process.mark()
@@ -123,7 +123,7 @@ class Following:
             context.__exit__()
 
 
-def _in_threads(context: Rewriting) -> hooks.NewThreads:
+def _enter_in_threads(context: Rewriting) -> hooks.NewThreads:
     return hooks.NewThreads(lambda: context)
 
 
