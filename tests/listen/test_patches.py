@@ -172,6 +172,7 @@ def test_a_warning_that_names_a_line_outside_of_our_frames_keeps_its_line(name: 
 @contextlib.contextmanager
 def filtered(name: str) -> Iterator[None]:
     FILTERS[name]()
+    assert warnings.filters.count(patches._FILTER) < 2
     yield
 
 

@@ -96,8 +96,10 @@ _FILTER = ("always", None, Warning, BETWEEN, 0)
 def keep_filter_in_front(change: Callable[[], object]) -> None:
     """change: Python's own function, called after each change of the filters. The program may have set another list of filters."""
     change()
-    if _FILTER not in warnings.filters[:1]:
-        vars(warnings)["filters"].insert(0, _FILTER)
+    filters = vars(warnings)["filters"]
+    if _FILTER not in filters[:1]:
+        filters.insert(0, _FILTER)
+        filters[1:] = [entry for entry in filters[1:] if entry != _FILTER]
 
 
 class SharedPatches:
