@@ -356,6 +356,7 @@ SILENT: dict[str, tuple[Callable[[Tensor, int], Tensor], Callable[[Tensor], obje
     "a picture in the loss's line": (lambda z, n: (-z).sum() + 0 * z.detach().clamp(-0.5, 0.5).max().item(), id),
     "a clamp that cuts": (lambda z, n: (-z.clamp(-0.5, 0.5)).sum() - 0.1 * z.sum(), id),
     "inward": (lambda z, n: (-pg.clamp(z, -0.5, 0.5)).sum() - 0.1 * z.sum(), id),
+    "an importance weight": (lambda z, n: (-(2 * z).exp().clamp(max=1.2).detach() * z).sum(), id),
     "to and fro": (lambda z, n: (-1.0) ** n * pg.clamp(z, -0.5, 0.5, rule="identity").sum(), id),
 }
 
