@@ -97,7 +97,7 @@ SITES = (
 )
 SURE = (
     "bisect: each run that decides was repeated, with the same verdict; if 1 verdict in 10 were wrong by chance,\n"
-    "bisect: at most 3 of 100 such answers would be wrong"
+    "bisect: fewer than 1 of 100 searches would name wrong lines, and many would end without an answer"
 )
 HEAD = "bisect: as it is the program passes, with pin_edge('open') everywhere it fails; 9 runs\n"
 TEXTS: dict[str, tuple[str, tuple[CallSite, ...], tuple[CallSite, ...], str]] = {

@@ -35,7 +35,7 @@ from .whole_program import Following, contexts
 _STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
 _SHOWN = 5  # lines of stderr
 # How often the run with the answer, and each run with one line less, is repeated: its first verdict may be chance. If 1 verdict in 10 is
-# wrong by chance, then 3 answers in 100 are.
+# wrong by chance, then about 1 search in 1,000 names wrong lines; many end without an answer.
 _REPEATS = 2
 FOUND, SAME, RANDOM = "found", "the change decides nothing", "the program does not repeat"
 Key = tuple[str, ...]
@@ -121,7 +121,7 @@ class Bisection:
             if site.user_where not in site.path[:1]:
                 yield f"  {'':<12} in the program: {site.user_where}"
         yield "bisect: each run that decides was repeated, with the same verdict; if 1 verdict in 10 were wrong by chance,"
-        yield "bisect: at most 3 of 100 such answers would be wrong"
+        yield "bisect: fewer than 1 of 100 searches would name wrong lines, and many would end without an answer"
         if not self.is_alone:
             elsewhere = "it is enough there, and it is enough elsewhere"
             yield f"bisect: with the change everywhere but there the program {after}, too: {elsewhere}"
