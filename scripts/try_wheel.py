@@ -1,6 +1,6 @@
 """Check a package that was installed from a wheel, with torch alone: every op, `doctor`, `pin_edge`, `diagnose`, `lint`.
 
-python scripts/try_wheel.py [--native]       --native: the kernels in C must run, too
+python scripts/try_wheel.py [--native]       --native: the kernels in C must run, too, and their library must not be too large
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import zlib
 
 import torch
 
@@ -15,6 +16,7 @@ import pseudograd as pg
 from pseudograd.kernels import native
 from pseudograd.rule import OPS
 
+LARGEST = 649_000  # bytes of the library as a wheel compresses it: 100 KB more than before there were kernels for CUDA
 OF_EXTRAS = ("matplotlib", "sklearn", "scipy", "pandas")
 
 
@@ -40,6 +42,8 @@ def main() -> int:
         subprocess.run([sys.executable, "-m", "pseudograd", *command], check=True, stdout=subprocess.DEVNULL)
     if "--native" in sys.argv:
         assert native.status()["state"] == "active", native.status()["why"]
+        size = len(zlib.compress(native.LIBRARY.read_bytes(), 9))
+        assert size <= LARGEST, f"the library takes {size:,} bytes of the wheel, and {LARGEST:,} are allowed"
     missing = [name for name in OF_EXTRAS if importlib.util.find_spec(name) is None]
     if "matplotlib" in missing:
         assert "[report]" in _refusal(), _refusal()

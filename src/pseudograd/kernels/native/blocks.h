@@ -45,25 +45,24 @@ INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(
 
 /* In the first plane where grad > 0, in the second where grad < 0. */
 INLINE M NAME(blocked)(V grad, M first, M second) {
-    V zero = LANE(all)(0.0);
-    return (first & LANE(less)(zero, grad)) | (second & LANE(less)(grad, zero));
+    return (first & LANE(up)(grad)) | (second & LANE(down)(grad));
 }
 
 /* What is found, and there the share of grad. */
 INLINE V NAME(with_share)(V found, V grad, M there, Share share) {
-    V zero = LANE(all)(0.0);
     if (share.kind == NUMBER) return LANE(select)(there, LANE(all)(share.up), found);
     if (share.kind == ALIKE) return LANE(select)(there, NAME(scaled)(grad, share.up), found);
-    if (share.up != 1.0) found = LANE(select)(there & LANE(less)(zero, grad), NAME(scaled)(grad, share.up), found);
-    if (share.down != 1.0) found = LANE(select)(there & LANE(less)(grad, zero), NAME(scaled)(grad, share.down), found);
+    if (share.up != 1.0) found = LANE(select)(there & LANE(up)(grad), NAME(scaled)(grad, share.up), found);
+    if (share.down != 1.0) found = LANE(select)(there & LANE(down)(grad), NAME(scaled)(grad, share.down), found);
     return found;
 }
 
 /* What x gets, from the planes that it is in. */
 INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
     V found = grad;
-    if (rule.first) found = NAME(with_share)(found, grad, first, rule.shares[0]);
-    if (rule.second) found = NAME(with_share)(found, grad, second, rule.shares[1]);
+    if (rule.cuts_outward) found = LANE(inward)(grad, first, second);
+    else if (rule.first) found = NAME(with_share)(found, grad, first, rule.shares[0]);
+    if (rule.second && !rule.cuts_outward) found = NAME(with_share)(found, grad, second, rule.shares[1]);
     if (!rule.shares_both) return found;
     M both = first & second;
     if (rule.shares[2].kind == BY_SIGN) found = LANE(select)(both, grad, found);
@@ -109,11 +108,12 @@ INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uin
     WORD bits[2] = {0, 0};
     if (rule.first) memcpy(bits, first, BLOCK / 8);
     if (rule.second) memcpy(bits + 1, second, BLOCK / 8);
-    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
-        M in_first = rule.first ? LANE(from_bits)(bits[0], i) : LANE(none)();
-        M in_second = rule.second ? LANE(from_bits)(bits[1], i) : LANE(none)();
-        STORE(out + i, NAME(pulled)(LOAD(grad + i), in_first, in_second, rule));
-    }
+    EACH_PART for (int part = 0; part < BLOCK; part += PART_OF_BLOCK, bits[0] = LATER(bits[0]), bits[1] = LATER(bits[1]))
+        EACH_OF_PART for (int i = 0; i < PART_OF_BLOCK; i += LANE(lanes)) {
+            M in_first = rule.first ? LANE(from_bits)(bits[0], i) : LANE(none)();
+            M in_second = rule.second ? LANE(from_bits)(bits[1], i) : LANE(none)();
+            STORE(out + part + i, NAME(pulled)(LOAD(grad + part + i), in_first, in_second, rule));
+        }
 }
 
 /* The numbers as memory of this dtype would hold them. */
@@ -177,21 +177,21 @@ INLINE V NAME(pulled_to_bound)(V grad, NAME(Places) p, M crossed, Rule rule) {
     return LANE(select)(p.above | swapped, grad, found);
 }
 
-/* For each region the elements of a block in it, between the bounds at `lows` and at `highs`, or a number where there are none. Where there
-   is a y, x clamped between the numbers. */
-INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V low, V high, WORD *words) {
+/* For each region the elements of a block in it, between the bounds at `lows` and at `highs`, or two numbers where there are none. A bound
+   that the call has not is an infinity. Where there is a y, x clamped between the numbers. */
+INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V low, V high, int has_low, int has_high, WORD *words) {
     WORD below = 0, at_min = 0, at_max = 0, above = 0, known = 0, apart = 0, point = 0, crossed = 0;
-    int has_low = lows || !highs, has_high = highs || !lows; /* at an infinity in place of a bound x is as it is inside */
+    /* At an infinity in place of a bound x is as it is inside. */
     UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
         V v = LOAD(x + i), l = lows ? LOAD(lows + i) : low, h = highs ? LOAD(highs + i) : high;
         if (has_low) below |= (WORD)LANE(bits)(LANE(less)(v, l)) << i, at_min |= (WORD)LANE(bits)(LANE(equal)(v, l)) << i;
         if (has_high) above |= (WORD)LANE(bits)(LANE(less)(h, v)) << i, at_max |= (WORD)LANE(bits)(LANE(equal)(v, h)) << i;
         known |= (WORD)LANE(bits)(LANE(equal)(v, v)) << i;
-        if (lows || highs || !i) apart |= (WORD)LANE(bits)(LANE(less)(l, h)) << i, point |= (WORD)LANE(bits)(LANE(equal)(l, h)) << i;
-        if (lows && highs) crossed |= (WORD)LANE(bits)(LANE(less)(h, l)) << i;
+        if (lows || !i) apart |= (WORD)LANE(bits)(LANE(less)(l, h)) << i, point |= (WORD)LANE(bits)(LANE(equal)(l, h)) << i;
+        if (lows) crossed |= (WORD)LANE(bits)(LANE(less)(h, l)) << i;
         if (y) STORE(y + i, LANE(clamp)(v, l, h));
     }
-    if (!lows && !highs) apart = (apart & 1) ? ~(WORD)0 : 0, point = (point & 1) ? ~(WORD)0 : 0;
+    if (!lows) apart = (apart & 1) ? ~(WORD)0 : 0, point = (point & 1) ? ~(WORD)0 : 0;
     WORD unknown = ~(apart | point | crossed), outside = below | above;
     const WORD by_region[REGIONS] = {
         apart & below, apart & at_min, apart & known & ~(outside | at_min | at_max), apart & at_max, apart & above,
@@ -205,16 +205,21 @@ INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V
    these: a processor may slow down for the product of wide vectors. */
 INLINE void NAME(pull_standing_block)(const T *grad, const WORD *words, T *out, const V *slopes, int planes, int scales) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0);
-    UNROLLED for (int i = 0; i < BLOCK; i += LANE(lanes)) {
-        V left[1 << MOST_PLANES], g = LOAD(grad + i);
-        UNROLLED for (int k = 0; k < 1 << planes; k++) left[k] = slopes[k];
-        UNROLLED for (int plane = 0; plane < planes; plane++) {
-            M is_odd = LANE(from_bits)(words[plane], i);
-            UNROLLED for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
+    WORD rest[MOST_PLANES];
+    EACH_OF_PART for (int plane = 0; plane < planes; plane++) rest[plane] = words[plane];
+    EACH_PART for (int part = 0; part < BLOCK; part += PART_OF_BLOCK) {
+        EACH_OF_PART for (int i = 0; i < PART_OF_BLOCK; i += LANE(lanes)) {
+            V left[1 << MOST_PLANES], g = LOAD(grad + part + i);
+            EACH_OF_PART for (int k = 0; k < 1 << planes; k++) left[k] = slopes[k];
+            EACH_OF_PART for (int plane = 0; plane < planes; plane++) {
+                M is_odd = LANE(from_bits)(rest[plane], i);
+                EACH_OF_PART for (int k = 0; k < 1 << (planes - plane - 1); k++) left[k] = LANE(select)(is_odd, left[2 * k + 1], left[2 * k]);
+            }
+            V some = zero;
+            if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, g * left[0]);
+            STORE(out + part + i, LANE(select)(LANE(equal)(left[0], one), g, some));
         }
-        V some = zero;
-        if (scales) some = LANE(select)(LANE(equal)(left[0], zero), zero, g * left[0]);
-        STORE(out + i, LANE(select)(LANE(equal)(left[0], one), g, some));
+        EACH_OF_PART for (int plane = 0; plane < planes; plane++) rest[plane] = LATER(rest[plane]);
     }
 }
 
@@ -363,7 +368,7 @@ INLINE void NAME(pull_x_block)(const T *grad, const T *x, const T *lows, const T
         NAME(Places) p = lows ? NAME(places_of_any)(at, LOAD(lows + i), LOAD(highs + i)) : NAME(places)(at, low, high, rule.edges);
         M first = NAME(plane)(p, rule.first), second = NAME(plane)(p, rule.second);
         if (rule.kind == TURNED) STORE(out + i, NAME(pulled_back)(g, at, low, high, first, second, rule));
-        else if (rule.kind >= OF_MIN) STORE(out + i, NAME(pulled_to_bound)(g, p, LANE(less)(LOAD(highs + i), LOAD(lows + i)), rule));
+        else if (lows && rule.kind >= OF_MIN) STORE(out + i, NAME(pulled_to_bound)(g, p, LANE(less)(LOAD(highs + i), LOAD(lows + i)), rule));
         else STORE(out + i, NAME(pulled)(g, first, second, rule));
     }
 }

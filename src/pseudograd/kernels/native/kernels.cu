@@ -85,7 +85,7 @@ template <typename Number> INLINE void write(void *memory, int64_t start, int co
 
 INLINE void stand(const T *x, const T *lows, const T *highs, T *y, V low, V high, Rule rule, uint8_t *code) {
     WORD words[REGIONS];
-    stand_block(x, lows, highs, y, low, high, words);
+    stand_block(x, lows, highs, y, low, high, !lows || HAS_LOW, !highs || HAS_HIGH, words);
     UNROLLED for (int plane = 0; plane < PLANES; plane++) {
         WORD word = 0;
         UNROLLED for (int region = 0; region < REGIONS; region++)
@@ -123,14 +123,13 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
     if (KIND == FORMULA && HAS_LOW) read(a, walks, OF_LOW, start, count, behind_x[0]);
     if (KIND == FORMULA && HAS_HIGH) read(a, walks, OF_HIGH, start, count, behind_x[1]);
     const T *lows = HAS_TENSORS ? low : 0, *highs = HAS_TENSORS ? high : 0;
-    const T *stand_lows = HAS_TENSORS && HAS_LOW ? low : 0, *stand_highs = HAS_TENSORS && HAS_HIGH ? high : 0;
 
     if (KIND == ENCODE) {
         if (rule.kind == STANDING) stand(x, 0, 0, out, min, max, rule, code);
         else encode_block(x, out, code, code + (rule.first != 0), min, max, rule);
     } else if (KIND == ENCODE_BETWEEN) {
         Rule no_plane = {0};
-        if (rule.kind == STANDING) stand(x, stand_lows, stand_highs, 0, min, max, rule, code);
+        if (rule.kind == STANDING) stand(x, lows, highs, 0, min, max, rule, code);
         if (HAS_Y) encode_between_block(x, low, high, out, code, code + (rule.first != 0), rule.kind == STANDING ? no_plane : rule);
     } else if (KIND == PULL_CODE) {
         UNROLLED for (int plane = 0; plane < PLANES; plane++) code[plane] = a.planes[plane * a.apart + block];
@@ -138,7 +137,7 @@ INLINE void compute(const Arguments &a, const Walk *walks, int64_t block) {
         else pull_code_block(grad, code, code + (rule.first != 0), out, rule);
     } else if (KIND == PULL_X) {
         if (rule.kind == STANDING) {
-            stand(x, stand_lows, stand_highs, 0, min, max, rule, code);
+            stand(x, lows, highs, 0, min, max, rule, code);
             pull_standing(grad, code, out, rule);
         } else if (!HAS_TENSORS && rule.kind >= TENT && rule.kind <= CUSP) {
             UNROLLED for (int k = 0; k < BLOCK; k++) STORE(out + k, times_slope(LOAD(grad + k), LOAD(x + k), max, max, rule));

@@ -32,6 +32,7 @@ enum { WIDTH = 16 << LEVEL };
 VECTOR(float, vec_f);
 VECTOR(double, vec_d);
 VECTOR(int16_t, int16s);
+VECTOR(uint16_t, uint16s);
 VECTOR(int32_t, int32s);
 VECTOR(int64_t, int64s);
 VECTOR(uint32_t, uint32s);
@@ -257,11 +258,43 @@ INLINE int16s ranks(int16s v) {
     }
 HALVES(h, f16, 0x7C00)
 HALVES(b, bf16, 0x7F80)
+#define SIGNS(k, is_up, is_down)                                                                                                       \
+    INLINE mask_##k up_##k(vec_##k v) { return is_up; }                                                                                \
+    INLINE mask_##k down_##k(vec_##k v) { return is_down; }
+/* Beyond the two zeros and up to an infinity, each in one comparison without overflow. */
+#define SIGNS_OF_HALVES(k, infinity)                                                                                                   \
+    SIGNS(k, less_int16s((int16s)((uint16s)v + 0x7FFF), (int16s){0} + (int16_t)(infinity - 0x8000)),                                   \
+          less_int16s((int16s)((uint16s)v - 1), (int16s){0} + (int16_t)(infinity - 0x8000)))
+SIGNS(f, less_f((vec_f){0}, v), less_f(v, (vec_f){0}))
+SIGNS(d, less_d((vec_d){0}, v), less_d(v, (vec_d){0}))
+SIGNS_OF_HALVES(h, 0x7C00)
+SIGNS_OF_HALVES(b, 0x7F80)
 #define select_b select_h
 #define bits_b bits_h
 #define from_bits_b from_bits_h
 CHOICE(h)
 CHOICE(b)
+
+/* v, but 0 where it is in the first mask and above 0, or in the second and below. */
+#define INWARD(k)                                                                                                                      \
+    INLINE vec_##k inward_##k(vec_##k v, mask_##k first, mask_##k second) {                                                            \
+        return select_##k((first & up_##k(v)) | (second & down_##k(v)), (vec_##k){0}, v);                                              \
+    }
+#if LEVEL == 2 /* of which a NaN and a zero come back as v has them */
+INLINE vec_f inward_f(vec_f v, mask_f first, mask_f second) {
+    vec_f zero = {0}, down = _mm512_mask_min_ps(v, first, zero, v);
+    return _mm512_mask_max_ps(down, second, zero, down);
+}
+INLINE vec_d inward_d(vec_d v, mask_d first, mask_d second) {
+    vec_d zero = {0}, down = _mm512_mask_min_pd(v, first, zero, v);
+    return _mm512_mask_max_pd(down, second, zero, down);
+}
+#else
+INWARD(f)
+INWARD(d)
+#endif
+INWARD(h)
+INWARD(b)
 
 INLINE mask_f none_f(void) { return (mask_f){0}; }
 INLINE mask_d none_d(void) { return (mask_d){0}; }
@@ -284,7 +317,11 @@ INLINE mask_h none_h(void) { return (mask_h){0}; }
 #define COMPUTED(x) x##_bf16
 #include "loops.h"
 
+#if LEVEL
+const Loops *const LOOPS[TABLES] = {&loops_h, &loops_b, &loops_f32, &loops_f64};
+#else
 const Loops *const LOOPS[TABLES] = {&loops_h, &loops_b, &loops_f32, &loops_f64, &loops_bf16};
+#endif
 #if LEVEL && defined(__clang__)
 #pragma clang attribute pop
 #endif

@@ -1,39 +1,30 @@
 /* The loops over elements, written once. What computes for a kind of processor includes this for each dtype; blocks.h says what it has
 defined before. Lanes that only compare define COMPUTED(x), too: the function of the same dtype in lanes that compute.
 
-A block is 64 elements: one word of each plane of a code. What is left over is computed in a block on the stack, so every element of a
-tensor goes through the same instructions. Loops are made for constant rules, so that the compiler leaves out what a rule does not ask. */
+A block is 64 elements: one word of each plane of a code. n is a number of whole blocks: operators.c fills the last one, so every element
+of a tensor goes through the same instructions. Loops are made for constant rules, so that the compiler leaves out what a rule does not ask. */
 #define LOAD(p) NAME(load)(p)
 #define STORE(p, v) NAME(store)(p, v)
 #include "blocks.h"
 
-INLINE const T *NAME(block)(const T *from, int64_t start, int64_t n, T *rest) { return block_of(from, start, n, sizeof(T), rest); }
-
-/* Where to make that block of `to`, and how it gets from there to its place. */
-INLINE T *NAME(place)(T *to, int64_t start, int64_t n, T *made) { return !to || n - start >= 64 ? (to ? to + start : 0) : made; }
-INLINE void NAME(put)(T *to, int64_t start, int64_t n, const T *made) {
-    if (to && n - start < 64) memcpy(to + start, made, (size_t)(n - start) * sizeof(T));
-}
+/* The dtypes of half precision have loops of their own for the usual rules in the lanes that only compare. */
+#ifdef COMPUTED
+#define IS_USUAL(rule_is_same) (rule_is_same)
+#else
+#define IS_USUAL(rule_is_same) (sizeof(T) > 2 && (rule_is_same))
+#endif
 
 INLINE void NAME(encode_by)(const T *x, T *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(encode_block)(x + i, y + i, PLANE(rule.first, first, i), PLANE(rule.second, second, i), low, high, rule);
-    for (; i < n; i += 64) {
-        T rest[64], made[64];
-        NAME(encode_block)(NAME(block)(x, i, n, rest), NAME(place)(y, i, n, made), PLANE(rule.first, first, i),
-                           PLANE(rule.second, second, i), low, high, rule);
-        NAME(put)(y, i, n, made);
-    }
-    if (rule.first) clear_behind(first, n);
-    if (rule.second) clear_behind(second, n);
+    for (int64_t i = 0; i < n; i += 64) NAME(encode_block)(x + i, y + i, PLANE(rule.first, first, i), PLANE(rule.second, second, i), low, high, rule);
 }
 
 static void NAME(encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n) {
-    if (!rule.first) NAME(encode_by)(x, y, first, second, min, max, NO_PLANE, n);
-    else if (are_same_planes(rule, CUT_OUTSIDE)) NAME(encode_by)(x, y, first, second, min, max, CUT_OUTSIDE, n);
-    else if (are_same_planes(rule, ONLY_INWARD)) NAME(encode_by)(x, y, first, second, min, max, ONLY_INWARD, n);
-    else if (are_same_planes(rule, ONLY_INWARD_NOT_AT)) NAME(encode_by)(x, y, first, second, min, max, ONLY_INWARD_NOT_AT, n);
+    if (IS_USUAL(!rule.first)) NAME(encode_by)(x, y, first, second, min, max, NO_PLANE, n);
+    else if (IS_USUAL(are_same_planes(rule, BELOW_ALONE))) NAME(encode_by)(x, y, first, second, min, max, BELOW_ALONE, n);
+    else if (IS_USUAL(are_same_planes(rule, CUT_OUTSIDE))) NAME(encode_by)(x, y, first, second, min, max, CUT_OUTSIDE, n);
+    else if (IS_USUAL(are_same_planes(rule, ONLY_INWARD))) NAME(encode_by)(x, y, first, second, min, max, ONLY_INWARD, n);
+    else if (IS_USUAL(are_same_planes(rule, ONLY_INWARD_NOT_AT))) NAME(encode_by)(x, y, first, second, min, max, ONLY_INWARD_NOT_AT, n);
     else NAME(encode_by)(x, y, first, second, min, max, rule, n);
 }
 
@@ -53,41 +44,28 @@ static int NAME(zeros_differ)(const T *x, const T *lows, const T *highs) {
 INLINE int NAME(encode_between_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *first, uint8_t *second, Rule rule, int64_t n) {
     int differ = 0;
     for (int64_t i = 0; i < n; i += 64) {
-        T rest[3][64], made[64];
-        const T *v = NAME(block)(x, i, n, rest[0]), *l = NAME(block)(lows, i, n, rest[1]), *h = NAME(block)(highs, i, n, rest[2]);
-        uint64_t zeros = NAME(encode_between_block)(v, l, h, NAME(place)(y, i, n, made), PLANE(rule.first, first, i),
-                                                    PLANE(rule.second, second, i), rule);
-        differ |= zeros && NAME(zeros_differ)(v, l, h);
-        NAME(put)(y, i, n, made);
+        uint64_t zeros = NAME(encode_between_block)(x + i, lows + i, highs + i, y + i, PLANE(rule.first, first, i), PLANE(rule.second, second, i), rule);
+        differ |= zeros && NAME(zeros_differ)(x + i, lows + i, highs + i);
     }
-    if (rule.first) clear_behind(first, n);
-    if (rule.second) clear_behind(second, n);
     return differ;
 }
 
 static int NAME(encode_between)(const void *x, const void *lows, const void *highs, void *y, uint8_t *first, uint8_t *second, Rule rule,
                                 int64_t n) {
-    if (!rule.first) return NAME(encode_between_by)(x, lows, highs, y, first, second, NO_PLANE, n);
-    if (are_same_planes(rule, CUT_OUTSIDE)) return NAME(encode_between_by)(x, lows, highs, y, first, second, CUT_OUTSIDE, n);
-    if (are_same_planes(rule, ONLY_INWARD)) return NAME(encode_between_by)(x, lows, highs, y, first, second, ONLY_INWARD, n);
+    if (IS_USUAL(!rule.first)) return NAME(encode_between_by)(x, lows, highs, y, first, second, NO_PLANE, n);
+    if (IS_USUAL(are_same_planes(rule, CUT_OUTSIDE))) return NAME(encode_between_by)(x, lows, highs, y, first, second, CUT_OUTSIDE, n);
+    if (IS_USUAL(are_same_planes(rule, ONLY_INWARD))) return NAME(encode_between_by)(x, lows, highs, y, first, second, ONLY_INWARD, n);
     return NAME(encode_between_by)(x, lows, highs, y, first, second, rule, n);
 }
 
 INLINE void NAME(pull_code_by)(const T *grad, const uint8_t *first, const uint8_t *second, T *out, Rule rule, int64_t n) {
-    int64_t i = 0;
-    for (; i + 64 <= n; i += 64) NAME(pull_code_block)(grad + i, PLANE(rule.first, first, i), PLANE(rule.second, second, i), out + i, rule);
-    for (; i < n; i += 64) {
-        T rest[64], made[64];
-        NAME(pull_code_block)(NAME(block)(grad, i, n, rest), PLANE(rule.first, first, i), PLANE(rule.second, second, i),
-                              NAME(place)(out, i, n, made), rule);
-        NAME(put)(out, i, n, made);
-    }
+    for (int64_t i = 0; i < n; i += 64) NAME(pull_code_block)(grad + i, PLANE(rule.first, first, i), PLANE(rule.second, second, i), out + i, rule);
 }
 
 static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n) {
-    if (is_same(rule, CUT_OUTSIDE)) return NAME(pull_code_by)(grad, first, second, out, CUT_OUTSIDE, n);
-    if (is_same(rule, ONLY_INWARD)) return NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD, n);
-    if (is_same(rule, ONLY_INWARD_NOT_AT)) return NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD_NOT_AT, n);
+    if (IS_USUAL(is_same(rule, CUT_OUTSIDE))) return NAME(pull_code_by)(grad, first, second, out, CUT_OUTSIDE, n);
+    if (IS_USUAL(is_same(rule, ONLY_INWARD))) return NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD, n);
+    if (IS_USUAL(is_same(rule, ONLY_INWARD_NOT_AT))) return NAME(pull_code_by)(grad, first, second, out, ONLY_INWARD_NOT_AT, n);
 #ifdef COMPUTED
     COMPUTED(pull_code)(grad, first, second, out, rule, n);
 #else
@@ -100,32 +78,22 @@ static void NAME(pull_code)(const void *grad, const uint8_t *first, const uint8_
 
 INLINE void NAME(pull_slope_by)(const T *grad, const T *x, T *out, double farthest, Rule rule, int64_t n) {
     V far = LANE(all)(farthest);
-    for (int64_t start = 0; start < n; start += 64) {
-        T rest[2][64], made[64], *o = NAME(place)(out, start, n, made);
-        const T *g = NAME(block)(grad, start, n, rest[0]), *v = NAME(block)(x, start, n, rest[1]);
-        for (int i = 0; i < 64; i += LANE(lanes)) STORE(o + i, NAME(times_slope)(LOAD(g + i), LOAD(v + i), far, far, rule));
-        NAME(put)(out, start, n, made);
-    }
+    for (int64_t i = 0; i < n; i += LANE(lanes)) STORE(out + i, NAME(times_slope)(LOAD(grad + i), LOAD(x + i), far, far, rule));
 }
 
 INLINE void NAME(pull_x_by)(const T *grad, const T *x, const T *lows, const T *highs, T *out, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
-    for (int64_t i = 0; i < n; i += 64) {
-        T rest[4][64], made[64];
-        const T *g = NAME(block)(grad, i, n, rest[0]), *v = NAME(block)(x, i, n, rest[1]);
-        const T *l = NAME(block)(lows, i, n, rest[2]), *h = NAME(block)(lows ? highs : 0, i, n, rest[3]);
-        NAME(pull_x_block)(g, v, l, h, NAME(place)(out, i, n, made), low, high, rule);
-        NAME(put)(out, i, n, made);
-    }
+    for (int64_t i = 0; i < n; i += 64)
+        NAME(pull_x_block)(grad + i, x + i, lows ? lows + i : 0, lows ? highs + i : 0, out + i, low, high, rule);
 }
 
 static void NAME(pull_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
                          Rule rule, int64_t n) {
-    if (lows && is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, CUT_OUTSIDE_AND_AT, n);
-    else if (lows && is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ONLY_INWARD, n);
-    else if (!lows && is_same(rule, CUT_OUTSIDE)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE, n);
-    else if (!lows && is_same(rule, CUT_OUTSIDE_AND_AT)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE_AND_AT, n);
-    else if (!lows && is_same(rule, ONLY_INWARD)) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ONLY_INWARD, n);
+    if (lows && IS_USUAL(is_same(rule, CUT_OUTSIDE_AND_AT))) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, CUT_OUTSIDE_AND_AT, n);
+    else if (lows && IS_USUAL(is_same(rule, ONLY_INWARD))) NAME(pull_x_by)(grad, x, lows, highs, out, 0, 0, ONLY_INWARD, n);
+    else if (!lows && IS_USUAL(is_same(rule, CUT_OUTSIDE))) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE, n);
+    else if (!lows && IS_USUAL(is_same(rule, CUT_OUTSIDE_AND_AT))) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, CUT_OUTSIDE_AND_AT, n);
+    else if (!lows && IS_USUAL(is_same(rule, ONLY_INWARD))) NAME(pull_x_by)(grad, x, 0, 0, out, min, max, ONLY_INWARD, n);
 #ifdef COMPUTED
     else COMPUTED(pull_x)(grad, x, lows, highs, out, min, max, rule, n);
 #else
@@ -159,44 +127,38 @@ INLINE void NAME(read_sets)(Rule rule, int planes, NAME(Set) *sets) {
 }
 
 INLINE void NAME(stand_by)(const T *x, const T *lows, const T *highs, T *y, uint8_t *planes, int64_t apart, double min, double max, Rule rule,
-                           int count, int64_t n) {
+                           int has_tensors, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
+    int count = rule.first & MOST_PLANES; /* all it may be, as the compiler should know */
     NAME(Set) sets[MOST_PLANES];
+    T absent[2][64]; /* in place of a bound that is not there */
     NAME(read_sets)(rule, count, sets);
+    for (int i = 0; has_tensors && i < 64; i += LANE(lanes)) STORE(absent[0] + i, LANE(all)(-INFINITY)), STORE(absent[1] + i, LANE(all)(INFINITY));
     for (int64_t i = 0; i < n; i += 64) {
-        T rest[3][64], made[64];
         uint64_t words[REGIONS];
-        const T *v = NAME(block)(x, i, n, rest[0]), *l = NAME(block)(lows, i, n, rest[1]), *h = NAME(block)(highs, i, n, rest[2]);
-        NAME(stand_block)(v, l, h, NAME(place)(y, i, n, made), low, high, words);
+        const T *l = !has_tensors ? 0 : lows ? lows + i : absent[0], *h = !has_tensors ? 0 : highs ? highs + i : absent[1];
+        NAME(stand_block)(x + i, l, h, y ? y + i : 0, low, high, !has_tensors || lows, !has_tensors || highs, words);
         for (int plane = 0; plane < count; plane++) {
             uint64_t word = 0;
             for (int k = 0; k < sets[plane].count; k++) word |= words[sets[plane].regions[k]];
             memcpy(planes + plane * apart + i / 8, &word, 8);
         }
-        NAME(put)(y, i, n, made);
     }
-    for (int plane = 0; plane < count; plane++) clear_behind(planes + plane * apart, n);
 }
 
 static void NAME(stand)(const void *x, const void *lows, const void *highs, void *y, uint8_t *planes, int64_t apart, double min, double max,
                         Rule rule, int64_t n) {
-    int count = rule.first & MOST_PLANES; /* all it may be, as the compiler should know */
-    if (lows && highs) NAME(stand_by)(x, lows, highs, 0, planes, apart, 0, 0, rule, count, n);
-    else if (lows) NAME(stand_by)(x, lows, 0, 0, planes, apart, 0, INFINITY, rule, count, n);
-    else if (highs) NAME(stand_by)(x, 0, highs, 0, planes, apart, -INFINITY, 0, rule, count, n);
-    else if (!y) NAME(stand_by)(x, 0, 0, 0, planes, apart, min, max, rule, count, n);
-    else NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, count, n);
+    if (lows || highs) NAME(stand_by)(x, lows, highs, 0, planes, apart, 0, 0, rule, 1, n);
+    else NAME(stand_by)(x, 0, 0, y, planes, apart, min, max, rule, 0, n);
 }
 
 INLINE void NAME(pull_standing_by)(const T *grad, const uint8_t *code, int64_t apart, T *out, Rule rule, int planes, int scales, int64_t n) {
     V slopes[1 << MOST_PLANES];
     for (int k = 0; k < 1 << planes; k++) slopes[k] = LANE(all)(rule.slopes[k]);
     for (int64_t i = 0; i < n; i += 64) {
-        T rest[64], made[64];
         uint64_t words[MOST_PLANES];
         for (int plane = 0; plane < planes; plane++) memcpy(words + plane, code + plane * apart + i / 8, 8);
-        NAME(pull_standing_block)(NAME(block)(grad, i, n, rest), words, NAME(place)(out, i, n, made), slopes, planes, scales);
-        NAME(put)(out, i, n, made);
+        NAME(pull_standing_block)(grad + i, words, out + i, slopes, planes, scales);
     }
 }
 
@@ -212,24 +174,11 @@ static void NAME(pull_standing)(const void *grad, const uint8_t *planes, int64_t
     else NAME(pull_standing_by)(grad, planes, apart, out, rule, 3, scales, n);
 }
 
-static void NAME(pull_standing_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
-                                  Rule rule, int64_t n) {
-    enum { ELEMENTS = 1024 };
-    uint8_t code[MOST_PLANES * ELEMENTS / 8];
-    const T *g = grad, *v = x, *l = lows, *h = highs;
-    for (int64_t start = 0; start < n; start += ELEMENTS) {
-        int64_t count = n - start < ELEMENTS ? n - start : ELEMENTS;
-        NAME(stand)(v + start, l ? l + start : 0, h ? h + start : 0, 0, code, ELEMENTS / 8, min, max, rule, count);
-        NAME(pull_standing)(g + start, code, ELEMENTS / 8, (T *)out + start, rule, count);
-    }
-}
-
 #ifndef COMPUTED /* numbers here may be none of the dtype */
 INLINE void NAME(steps_by)(const T *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n) {
     V each[7];
-    T rest[64];
     for (int t = 0; t < (1 << bits) - 1; t++) each[t] = LANE(all)(thresholds[t]);
-    for (int64_t i = 0; i < n; i += 64) NAME(step_block)(NAME(block)(x, i, n, rest), planes, i / 8, each, bits);
+    for (int64_t i = 0; i < n; i += 64) NAME(step_block)(x + i, planes, i / 8, each, bits);
 }
 
 static void NAME(steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n) {
@@ -240,8 +189,7 @@ static void NAME(steps)(const void *x, uint8_t *const *planes, const double *thr
 
 INLINE void NAME(inside_by)(const T *x, uint8_t *plane, const double *interval, int has_low, int has_high, int64_t n) {
     V low = LANE(all)(interval[0]), high = LANE(all)(interval[1]);
-    T rest[64];
-    for (int64_t i = 0; i < n; i += 64) NAME(inside_block)(NAME(block)(x, i, n, rest), plane + i / 8, low, high, has_low, has_high);
+    for (int64_t i = 0; i < n; i += 64) NAME(inside_block)(x + i, plane + i / 8, low, high, has_low, has_high);
 }
 
 static void NAME(inside)(const void *x, uint8_t *plane, const double *interval, int64_t n) {
@@ -251,11 +199,7 @@ static void NAME(inside)(const void *x, uint8_t *plane, const double *interval, 
 
 static void NAME(quantize)(const void *x, void *y, double min, double max, Rule rule, int64_t n) {
     V low = LANE(all)(min), high = LANE(all)(max);
-    for (int64_t i = 0; i < n; i += 64) {
-        T rest[64], made[64];
-        NAME(quantize_block)(NAME(block)(x, i, n, rest), NAME(place)(y, i, n, made), low, high, rule);
-        NAME(put)(y, i, n, made);
-    }
+    for (int64_t i = 0; i < n; i += 64) NAME(quantize_block)((const T *)x + i, (T *)y + i, low, high, rule);
 }
 
 /* What arrives at an op, what leaves it towards one input and another, and where x stands; see Tally. NaN leaves, and stands inside. */
@@ -308,11 +252,9 @@ INLINE void NAME(tally_block)(const T *grad, const T *one, const T *other, const
 
 static void NAME(tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
                         int64_t n) {
-    T rest[4][64]; /* zeros count nowhere */
     V low = LANE(all)(min), high = LANE(all)(max);
-    for (int64_t i = 0; i < n; i += 64)
-        NAME(tally_block)(NAME(block)(grad, i, n, rest[0]), NAME(block)(one, i, n, rest[1]), NAME(block)(other, i, n, rest[2]),
-                          NAME(block)(x, i, n, rest[3]), low, high, has, tally);
+    const T *g = grad, *left = one, *right = other, *v = x;
+    for (int64_t i = 0; i < n; i += 64) NAME(tally_block)(g + i, left + i, right + i, v + i, low, high, has, tally);
 }
 
 /* The squares of a gradient in float64, and which entries have had one that is not 0; see Arrival. NaN is none. `had` may be absent. */
@@ -343,28 +285,15 @@ INLINE void NAME(arrive_block)(const T *grad, uint8_t *had, Arrival *arrival) {
 }
 
 static void NAME(arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n) {
-    for (int64_t i = 0; i < n; i += 64) {
-        T rest[64];
-        uint8_t had_of_rest[64];
-        int is_rest = had && n - i < 64;
-        if (is_rest) memset(had_of_rest, 1, 64), memcpy(had_of_rest, had + i, (size_t)(n - i));
-        NAME(arrive_block)(NAME(block)(grad, i, n, rest), is_rest ? had_of_rest : had ? had + i : 0, arrival);
-        if (is_rest) memcpy(had + i, had_of_rest, (size_t)(n - i));
-    }
-    if (n % 64) arrival->zeros -= 64 - n % 64;
+    for (int64_t i = 0; i < n; i += 64) NAME(arrive_block)((const T *)grad + i, had ? had + i : 0, arrival);
 }
 
 INLINE void NAME(formula_by)(const T *grad, const T *x, const LANE(number) *a, const LANE(number) *b, char *out, double min, double max,
                              Rule rule, int64_t n) {
     const size_t size = is_to_sum(rule.formula) ? sizeof(*a) : sizeof(T);
     V low = LANE(all)(min), high = LANE(all)(max);
-    for (int64_t i = 0; i < n; i += 64, out += 64 * size) {
-        T rest[2][64];
-        LANE(number) numbers[2][64], made[64];
-        NAME(formula_block)(NAME(block)(grad, i, n, rest[0]), NAME(block)(x, i, n, rest[1]), block_of(a, i, n, sizeof(*a), numbers[0]),
-                            block_of(b, i, n, sizeof(*b), numbers[1]), n - i < 64 ? (void *)made : out, low, high, rule);
-        if (n - i < 64) memcpy(out, made, (size_t)(n - i) * size);
-    }
+    for (int64_t i = 0; i < n; i += 64, out += 64 * size)
+        NAME(formula_block)(grad + i, x + i, a ? a + i : 0, b ? b + i : 0, out, low, high, rule);
 }
 
 /* Not in lanes of 512 bits: operators.c takes those of 256. */
@@ -397,7 +326,7 @@ static void NAME(formula)(const void *grad, const void *x, const void *a, const 
 
 __attribute__((unused)) static const Loops NAME(loops) = {
     NAME(encode),        NAME(pull_code),       NAME(pull_x),    NAME(encode_between), NAME(stand),    NAME(pull_standing),
-    NAME(pull_standing_x), COMPUTED(steps), COMPUTED(inside), COMPUTED(quantize), COMPUTED(tally), COMPUTED(formula), COMPUTED(arrive)};
+    COMPUTED(steps), COMPUTED(inside), COMPUTED(quantize), COMPUTED(tally), COMPUTED(formula), COMPUTED(arrive)};
 
 #undef V
 #undef M
@@ -407,3 +336,4 @@ __attribute__((unused)) static const Loops NAME(loops) = {
 #undef LOAD
 #undef STORE
 #undef COMPUTED
+#undef IS_USUAL

@@ -11,6 +11,9 @@ INLINE mask_f less_f(vec_f a, vec_f b) { return a < b; }
 INLINE mask_f equal_f(vec_f a, vec_f b) { return a == b; }
 INLINE mask_f above_f(vec_f a, vec_f b) { return !(a <= b); }
 INLINE vec_f select_f(mask_f m, vec_f yes, vec_f no) { return m ? yes : no; }
+INLINE mask_f up_f(vec_f v) { return v > 0; }
+INLINE mask_f down_f(vec_f v) { return v < 0; }
+INLINE vec_f inward_f(vec_f v, mask_f first, mask_f second) { return (first & (v > 0)) | (second & (v < 0)) ? 0 : v; }
 #ifdef __CUDACC__
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return v == v ? fminf(fmaxf(v, low), high) : v; } /* as torch has zeros there */
 #else
@@ -32,6 +35,9 @@ INLINE mask_d less_d(vec_d a, vec_d b) { return a < b; }
 INLINE mask_d equal_d(vec_d a, vec_d b) { return a == b; }
 INLINE mask_d above_d(vec_d a, vec_d b) { return !(a <= b); }
 INLINE vec_d select_d(mask_d m, vec_d yes, vec_d no) { return m ? yes : no; }
+INLINE mask_d up_d(vec_d v) { return v > 0; }
+INLINE mask_d down_d(vec_d v) { return v < 0; }
+INLINE vec_d inward_d(vec_d v, mask_d first, mask_d second) { return (first & (v > 0)) | (second & (v < 0)) ? 0 : v; }
 #ifdef __CUDACC__
 INLINE vec_d clamp_d(vec_d v, vec_d low, vec_d high) { return v == v ? fmin(fmax(v, low), high) : v; }
 #else

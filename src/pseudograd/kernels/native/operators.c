@@ -177,9 +177,12 @@ static int walk(const Tensor *t, int64_t dim, const int64_t *sizes, int64_t orde
         for (int64_t i = 0; i < run; i++) ((type *)to)[i] = ((const type *)from)[i * stride];                                          \
     }
 
-/* Elements `start` to `start + count`: where they are, if they follow each other there; else copied to `to`. */
+/* Elements `start` to `start + count` as whole blocks: where they are, if they follow each other there; else copied to `buffer`, as the rest
+   behind the last whole block is, too, with zeros behind it. */
 static const void *elements(const Walk *w, int64_t start, int64_t count, void *buffer) {
-    if (w->is_linear) return w->memory + start * w->bytes;
+    if (w->is_linear && count % 64 == 0) return w->memory + start * w->bytes;
+    if (count % 64) memset((char *)buffer + count / 64 * 64 * w->bytes, 0, (size_t)(64 * w->bytes));
+    if (w->is_linear) return memcpy(buffer, w->memory + start * w->bytes, (size_t)(count * w->bytes));
     int64_t index[MOST_DIMENSIONS + 1], offset = 0, rest = start, inner = w->dim - 1, stride = w->strides[inner];
     for (int64_t d = inner; d >= 0; d--) index[d] = rest % w->sizes[d], rest /= w->sizes[d], offset += index[d] * w->strides[d];
     char *to = buffer;
@@ -210,7 +213,7 @@ typedef struct {
     int64_t numel;
     char *out;
     uint8_t *first, *second;
-    int dtype, made_dtype, has_low, has_high, has_tensors, has_y;
+    int dtype, made_dtype, planes, has_low, has_high, has_tensors, has_y; /* planes: how many are made */
     int *zeros_differ; /* set where zeros of both signs meet, and torch alone knows which of them y is */
     Walk grad, x, low, high;
 } Work;
@@ -230,7 +233,8 @@ static int flushes_subnormals(void) {
    formulas, too, which wait for memory. */
 static const Loops *loops_for(int dtype, Rule rule, int64_t numel) {
     int is_few = loops == loops_avx512 && (rule.formula || (rule.kind == STANDING && numel <= FEW && scales_grad(rule)));
-    return (is_few ? loops_avx2 : loops)[dtype == BF16 && flushes_subnormals() ? FLUSHED_BF16 : dtype];
+    if (dtype == BF16 && flushes_subnormals()) return loops_baseline[FLUSHED_BF16];
+    return (is_few ? loops_avx2 : loops)[dtype];
 }
 
 static void share(const Work *work, void (*part)(int64_t, int64_t, void *)) {
@@ -241,41 +245,79 @@ static void share(const Work *work, void (*part)(int64_t, int64_t, void *)) {
 
 static int64_t end_of(const Work *work, int64_t block) { return block * 64 < work->numel ? block * 64 : work->numel; }
 
+/* How many elements to compute next: all whole blocks where nothing is gathered, else as many of them as a buffer holds; the rest behind
+   them alone. */
+static int64_t next_count(int64_t left, int is_gathered) {
+    return left < 64 ? left : is_gathered && left > CHUNK ? CHUNK : left / 64 * 64;
+}
+
+static int64_t in_blocks(int64_t count) { return (count + 63) / 64 * 64; }
+
+/* Where to make this many elements from `start` on, and how they get from there to their place. Bits behind the last one are 0. */
+static char *place(const Work *work, int64_t start, int64_t count, char *made) {
+    return work->out && count % 64 == 0 ? work->out + start * sizes_of[work->made_dtype] : made;
+}
+
+static void put(const Work *work, int64_t start, int64_t count, const char *made) {
+    int64_t size = sizes_of[work->made_dtype], apart = work->second - work->first;
+    uint64_t word;
+    if (count % 64 == 0) return;
+    if (work->out) memcpy(work->out + start * size, made, (size_t)(count * size));
+    for (int plane = 0; plane < work->planes; plane++) {
+        uint8_t *last = work->first + plane * apart + start / 8;
+        memcpy(&word, last, 8);
+        word &= ~(uint64_t)0 >> (64 - count);
+        memcpy(last, &word, 8);
+    }
+}
+
+#define MADE (64 * sizeof(double)) /* bytes of a block, at most */
+
 static void encode_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffer[CHUNK];
+    char made[MADE];
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
-        count = work->x.is_linear || end - start < CHUNK ? end - start : CHUNK;
+        count = next_count(end - start, !work->x.is_linear);
+        const void *x = elements(&work->x, start, count, buffer);
+        char *y = place(work, start, count, made);
+        int64_t n = in_blocks(count);
         if (work->rule.kind == STANDING)
-            work->loops->stand(elements(&work->x, start, count, buffer), 0, 0, work->out + start * work->x.bytes, work->first + start / 8,
-                               work->second - work->first, work->min, work->max, work->rule, count);
+            work->loops->stand(x, 0, 0, y, work->first + start / 8, work->second - work->first, work->min, work->max, work->rule, n);
         else
-            work->loops->encode(elements(&work->x, start, count, buffer), work->out + start * work->x.bytes,
-                            PLANE(work->rule.first, work->first, start), PLANE(work->rule.second, work->second, start), work->min, work->max,
-                            work->rule, count);
+            work->loops->encode(x, y, PLANE(work->rule.first, work->first, start), PLANE(work->rule.second, work->second, start), work->min,
+                                work->max, work->rule, n);
+        put(work, start, count, y);
     }
 }
 
 static void pull_code_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffer[CHUNK];
+    char made[MADE];
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
-        count = work->grad.is_linear || end - start < CHUNK ? end - start : CHUNK;
+        count = next_count(end - start, !work->grad.is_linear);
+        const void *grad = elements(&work->grad, start, count, buffer);
+        char *out = place(work, start, count, made);
+        int64_t n = in_blocks(count);
         if (work->rule.kind == STANDING)
-            work->loops->pull_standing(elements(&work->grad, start, count, buffer), work->first + start / 8, work->second - work->first,
-                                       work->out + start * work->grad.bytes, work->rule, count);
+            work->loops->pull_standing(grad, work->first + start / 8, work->second - work->first, out, work->rule, n);
         else
-            work->loops->pull_code(elements(&work->grad, start, count, buffer), PLANE(work->rule.first, work->first, start),
-                               PLANE(work->rule.second, work->second, start), work->out + start * work->grad.bytes, work->rule, count);
+            work->loops->pull_code(grad, PLANE(work->rule.first, work->first, start), PLANE(work->rule.second, work->second, start), out,
+                                   work->rule, n);
+        put(work, start, count, out);
     }
 }
 
 static void quantize_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffer[CHUNK];
+    char made[MADE];
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
-        count = work->x.is_linear || end - start < CHUNK ? end - start : CHUNK;
-        work->loops->quantize(elements(&work->x, start, count, buffer), work->out + start * work->x.bytes, work->min, work->max, work->rule, count);
+        count = next_count(end - start, !work->x.is_linear);
+        char *y = place(work, start, count, made);
+        work->loops->quantize(elements(&work->x, start, count, buffer), y, work->min, work->max, work->rule, in_blocks(count));
+        put(work, start, count, y);
     }
 }
 
@@ -292,21 +334,24 @@ static void filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, in
 /* An absent bound is none at all where places are told, and infinite where y is made. */
 static void encode_between_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
-    double buffers[2][CHUNK];
+    double buffers[2][CHUNK], rest[64];
+    char made[MADE];
     if (!work->has_low) filled(buffers[0], (int)work->x.bytes, work->dtype == BF16, 0, CHUNK);
     if (!work->has_high) filled(buffers[1], (int)work->x.bytes, work->dtype == BF16, 1, CHUNK);
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
-        count = end - start < CHUNK ? end - start : CHUNK;
-        const void *x = elements(&work->x, start, count, 0);
+        count = next_count(end - start, 1);
+        const void *x = elements(&work->x, start, count, rest); /* is never gathered */
         const void *lows = work->has_low ? elements(&work->low, start, count, buffers[0]) : 0;
         const void *highs = work->has_high ? elements(&work->high, start, count, buffers[1]) : 0;
+        char *y = place(work, start, count, made);
+        int64_t n = in_blocks(count);
         int differ = 0, stands = work->rule.kind == STANDING;
-        if (stands)
-            work->loops->stand(x, lows, highs, 0, work->first + start / 8, work->second - work->first, 0, 0, work->rule, count);
+        if (stands) work->loops->stand(x, lows, highs, 0, work->first + start / 8, work->second - work->first, 0, 0, work->rule, n);
         if (work->out)
-            differ = work->loops->encode_between(x, lows ? lows : buffers[0], highs ? highs : buffers[1], work->out + start * work->x.bytes,
+            differ = work->loops->encode_between(x, lows ? lows : buffers[0], highs ? highs : buffers[1], y,
                                                  PLANE(work->rule.first, work->first, start), PLANE(work->rule.second, work->second, start),
-                                                 stands ? NO_PLANE : work->rule, count);
+                                                 stands ? NO_PLANE : work->rule, n);
+        put(work, start, count, y);
         if (differ) __atomic_store_n(work->zeros_differ, 1, __ATOMIC_RELAXED);
     }
 }
@@ -315,19 +360,28 @@ static void encode_between_part(int64_t from, int64_t to, void *argument) {
 static void pull_x_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffers[4][CHUNK];
-    int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors && !work->has_low && !work->has_high;
+    char made[MADE];
+    uint8_t code[MOST_PLANES * CHUNK / 8];
     int stands = work->rule.kind == STANDING;
+    int is_whole = work->grad.is_linear && work->x.is_linear && !work->has_tensors && !work->has_low && !work->has_high && !stands;
     int is_filled = work->has_tensors && !stands;
     if (is_filled && !work->has_low) filled(buffers[2], (int)work->x.bytes, work->dtype == BF16, 0, CHUNK);
     if (is_filled && !work->has_high) filled(buffers[3], (int)work->x.bytes, work->dtype == BF16, 1, CHUNK);
     for (int64_t start = from * 64, end = end_of(work, to), count; start < end; start += count) {
-        count = is_whole || end - start < CHUNK ? end - start : CHUNK;
+        count = next_count(end - start, !is_whole);
         const void *lows = is_filled ? buffers[2] : 0, *highs = is_filled ? buffers[3] : 0;
         if (work->has_low) lows = elements(&work->low, start, count, buffers[2]);
         if (work->has_high) highs = elements(&work->high, start, count, buffers[3]);
         const void *grad = elements(&work->grad, start, count, buffers[0]), *x = elements(&work->x, start, count, buffers[1]);
-        (work->rule.formula ? work->loops->formula : stands ? work->loops->pull_standing_x : work->loops->pull_x)(
-            grad, x, lows, highs, work->out + start * sizes_of[work->made_dtype], work->min, work->max, work->rule, count);
+        char *out = place(work, start, count, made);
+        int64_t n = in_blocks(count);
+        if (stands) {
+            work->loops->stand(x, lows, highs, 0, code, CHUNK / 8, work->min, work->max, work->rule, n);
+            work->loops->pull_standing(grad, code, CHUNK / 8, out, work->rule, n);
+        } else {
+            (work->rule.formula ? work->loops->formula : work->loops->pull_x)(grad, x, lows, highs, out, work->min, work->max, work->rule, n);
+        }
+        put(work, start, count, out);
     }
 }
 
@@ -414,9 +468,9 @@ static int read_settings(Value handle, Work *work, int *plan) { return read_sett
 
 static int is_served(const Tensor *t) { return t->dtype < DTYPES && t->dim <= MOST_DIMENSIONS; }
 
-static int64_t code_bytes(Rule rule, int64_t numel) {
-    return plane_bytes(numel) * (rule.kind == STANDING ? rule.first : (rule.first != 0) + (rule.second != 0));
-}
+static int planes_of(Rule rule) { return rule.kind == STANDING ? rule.first : (rule.first != 0) + (rule.second != 0); }
+
+static int64_t code_bytes(Rule rule, int64_t numel) { return plane_bytes(numel) * planes_of(rule); }
 
 static void set_planes(Work *work, const Tensor *code) {
     work->first = (uint8_t *)code->memory;
@@ -434,9 +488,9 @@ static int clamp(const Tensor *x, Value settings, int in_place, Tensor *y, Tenso
     if (in_place && x->numel && !work.x.is_linear) return 0;
     if (!code) work.rule = (Rule){0};
     int64_t size = code_bytes(work.rule, x->numel);
-    if (code) *code = empty(1, &size, &one, bytes, x), set_planes(&work, code);
+    if (code) *code = empty(1, &size, &one, bytes, x), set_planes(&work, code), work.planes = planes_of(work.rule);
     if (!in_place) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype], x);
-    work.loops = loops_for(x->dtype, work.rule, x->numel), work.dtype = x->dtype, work.out = in_place ? x->memory : y->memory;
+    work.loops = loops_for(x->dtype, work.rule, x->numel), work.dtype = work.made_dtype = x->dtype, work.out = in_place ? x->memory : y->memory;
     if ((in_place || y->handle) && (!code || code->handle) && run(&work, ENCODE, x)) return 1;
     if (code) release(code);
     if (!in_place) release(y);
@@ -476,11 +530,11 @@ static int clamp_between(const Tensor *x, const Tensor *low, const Tensor *high,
     if (!walk(low, x->dim, x->sizes, *order, &work->low) || !walk(high, x->dim, x->sizes, *order, &work->high)) return 0;
     if (!code && !x->is_on_device && !(is_same_along_rows(&work->low) && is_same_along_rows(&work->high))) return 0;
     int64_t size = code_bytes(work->rule, x->numel);
-    if (code) *code = empty(1, &size, &one, bytes, x), set_planes(work, code);
+    if (code) *code = empty(1, &size, &one, bytes, x), set_planes(work, code), work->planes = planes_of(work->rule);
     if (work->has_y) *y = empty(x->dim, x->sizes, strides, dtypes[x->dtype], x), work->out = y->memory;
     else *y = nothing();
     int zeros_differ = 0;
-    work->loops = loops_for(x->dtype, work->rule, x->numel), work->dtype = x->dtype, work->zeros_differ = &zeros_differ;
+    work->loops = loops_for(x->dtype, work->rule, x->numel), work->dtype = work->made_dtype = x->dtype, work->zeros_differ = &zeros_differ;
     int is_done = y->handle && (!code || code->handle) && run(work, ENCODE_BETWEEN, x);
     if (zeros_differ) *order |= UNSURE;
     work->zeros_differ = 0;
@@ -534,7 +588,7 @@ OPERATOR_ANYWHERE(encode_in_place_operator) {
 OPERATOR_ANYWHERE(quantize_operator) {
     Tensor x = tensor_of(stack[0], is_on_device), grid = tensor((Handle)stack[1]), y = {0};
     int64_t strides[MOST_DIMENSIONS], order = is_served(&x) ? order_of(&x) : 0;
-    Work work = {.numel = x.numel, .has_y = 1, .dtype = x.dtype};
+    Work work = {.numel = x.numel, .has_y = 1, .dtype = x.dtype, .made_dtype = x.dtype};
     int fits = is_served(&x) && grid.dtype == F64 && grid.dim == 1 && grid.numel == 5 && grid.strides[0] == 1;
     if (fits && strides_in(order, x.dim, x.sizes, strides) && walk(&x, x.dim, x.sizes, order, &work.x)) {
         const double *numbers = (const double *)grid.memory;
@@ -629,11 +683,17 @@ typedef struct {
 static void steps_part(int64_t from, int64_t to, void *argument) {
     const Steps *steps = argument;
     uint8_t *planes[MOST_PLANES];
+    double rest[64];
     int64_t start = from * 64, end = to * 64 < steps->numel ? to * 64 : steps->numel;
-    for (int plane = 0; plane < steps->bits; plane++) planes[plane] = steps->planes + plane * plane_bytes(steps->numel) + start / 8;
-    const char *x = steps->x + start * steps->bytes;
-    if (steps->is_interval) steps->loops->inside(x, planes[0], steps->numbers, end - start);
-    else steps->loops->steps(x, planes, steps->numbers, steps->bits, end - start);
+    for (int64_t count; start < end; start += count) {
+        const char *x = steps->x + start * steps->bytes;
+        count = next_count(end - start, 0);
+        if (count < 64) x = memcpy(memset(rest, 0, sizeof(rest)), x, (size_t)(count * steps->bytes));
+        int64_t n = in_blocks(count);
+        for (int plane = 0; plane < steps->bits; plane++) planes[plane] = steps->planes + plane * plane_bytes(steps->numel) + start / 8;
+        if (steps->is_interval) steps->loops->inside(x, planes[0], steps->numbers, n);
+        else steps->loops->steps(x, planes, steps->numbers, steps->bits, n);
+    }
 }
 
 static int start_steps(const Steps *steps, const Tensor *x, const Walk *walk) {
@@ -689,9 +749,10 @@ static void tally_part(int64_t from, int64_t to, void *argument) {
         int64_t start = part * GRAIN, end = start + GRAIN < work->numel ? start + GRAIN : work->numel;
         for (int64_t count; start < end; start += count) {
             const void *found[4];
-            count = end - start < CHUNK ? end - start : CHUNK;
+            count = next_count(end - start, 1);
             for (int k = 0; k < 4; k++) found[k] = elements(&work->tensors[k], start, count, buffers[k]);
-            work->loops->tally(found[0], found[1], found[2], found[3], work->min, work->max, work->has, &work->parts[part], count);
+            work->loops->tally(found[0], found[1], found[2], found[3], work->min, work->max, work->has, &work->parts[part],
+                               in_blocks(count)); /* zeros count nowhere */
         }
     }
 }
@@ -881,8 +942,13 @@ static void arrive_part(int64_t from, int64_t to, void *argument) {
     for (int64_t part = from; part < to; part++) {
         int64_t start = part * GRAIN, end = start + GRAIN < work->numel ? start + GRAIN : work->numel;
         for (int64_t count; start < end; start += count) {
-            count = work->grad.is_linear || end - start < CHUNK ? end - start : CHUNK;
-            work->loops->arrive(elements(&work->grad, start, count, buffer), work->had ? work->had + start : 0, &work->parts[part], count);
+            uint8_t rest[64], *had = work->had ? work->had + start : 0;
+            count = next_count(end - start, !work->grad.is_linear);
+            int is_rest = count < 64;
+            if (is_rest && had) had = memcpy(memset(rest, 1, sizeof(rest)), had, (size_t)count);
+            work->loops->arrive(elements(&work->grad, start, count, buffer), had, &work->parts[part], in_blocks(count));
+            if (is_rest && had) memcpy(work->had + start, rest, (size_t)count);
+            if (is_rest) work->parts[part].zeros -= 64 - count;
         }
     }
 }

@@ -8,11 +8,16 @@
 #ifdef __CUDACC__
 #define UNROLLED _Pragma("unroll") /* else what the loop indexes goes through memory */
 #define ROLLED UNROLLED
+#define EACH_PART UNROLLED
+#define EACH_OF_PART UNROLLED
 #else
-#define UNROLLED
+#define EACH_PART ROLLED
+#define EACH_OF_PART /* all at once, because a mask is made of bits by their place */
 #ifdef __clang__
+#define UNROLLED _Pragma("clang loop unroll_count(4)") /* more makes the library larger and no loop faster */
 #define ROLLED _Pragma("clang loop unroll(disable)") /* a long body once, not for each vector of a block */
 #else
+#define UNROLLED _Pragma("GCC unroll 4")
 #define ROLLED _Pragma("GCC unroll 1")
 #endif
 #endif
@@ -25,6 +30,8 @@ typedef double number_d;
 #define WORD uint64_t
 #define BLOCK 64
 #endif
+#define PART_OF_BLOCK (BLOCK < 32 ? BLOCK : 32)
+#define LATER(word) (WORD)((uint64_t)(word) >> 32) /* the bits of the next part */
 
 /* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
    compares it with its own before it calls anything else. */
@@ -67,15 +74,17 @@ typedef struct {
                               up and down of a slope: its width and its height, also in a formula. Of a grid: see quantize_block */
     uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions that have the bit of each plane, */
     double slopes[SLOPES]; /* and what each code gives, as a factor of grad */
+    uint8_t cuts_outward;  /* of the last two rules below alone: the first share cuts grad > 0, the second one grad < 0, and they leave the rest */
 } Rule;
 
 /* Those that most programs use, for which there are loops of their own. */
 static const Rule NO_PLANE = {0};
+static const Rule BELOW_ALONE = {.first = BELOW}; /* of these planes: what lower_bound and relu save */
 static const Rule CUT_OUTSIDE = {.first = BELOW | ABOVE, .shares = {{ALIKE, 0, 0}}};
 static const Rule CUT_OUTSIDE_AND_AT = {.first = BELOW | ABOVE | AT_MIN | AT_MAX, .edges = 1, .shares = {{ALIKE, 0, 0}}};
-static const Rule ONLY_INWARD = {.first = BELOW, .second = ABOVE, .shares = {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}}};
+static const Rule ONLY_INWARD = {.first = BELOW, .second = ABOVE, .shares = {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}}, .cuts_outward = 1};
 static const Rule ONLY_INWARD_NOT_AT = {.first = BELOW | AT_MIN | AT_MAX, .second = ABOVE | AT_MIN | AT_MAX, .edges = 1, .shares_both = 1,
-                                        .shares = {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}};
+                                        .shares = {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}, .cuts_outward = 1};
 
 /* Of kind STANDING: does any code give a part of grad? */
 INLINE int scales_grad(Rule rule) {
@@ -96,23 +105,6 @@ INLINE int is_same(Rule a, Rule b) {
 /* The plane of these regions behind n elements; nowhere where a code has no such plane. */
 #define PLANE(regions, plane, n) ((regions) ? (plane) + (n) / 8 : 0)
 
-/* The block of n elements of this size at `start`: where it lies if it is whole, else in `rest`, with zeros behind. 0 where there is no
-   `from`. */
-INLINE const void *block_of(const void *from, int64_t start, int64_t n, size_t size, void *rest) {
-    if (!from || n - start >= BLOCK) return from ? (const char *)from + (size_t)start * size : 0;
-    memset(rest, 0, BLOCK * size);
-    return memcpy(rest, (const char *)from + (size_t)start * size, (size_t)(n - start) * size);
-}
-
-/* Bits of a plane of n elements that are behind the last one are 0. */
-INLINE void clear_behind(uint8_t *plane, int64_t n) {
-    uint64_t word;
-    if (n % 64 == 0) return;
-    memcpy(&word, plane + n / 64 * 8, 8);
-    word &= ~(uint64_t)0 >> (64 - n % 64);
-    memcpy(plane + n / 64 * 8, &word, 8);
-}
-
 /* What a diagnosis counts of the gradients that arrive at an op and leave it, and of where x stands; diagnosis/tally.py reads it. */
 enum { ARRIVED, CUT, NONFINITE, LEFT, RECOVERABLE, AT_BOUND, BELOW_UP, BELOW_DOWN, AT_UP, AT_DOWN, ABOVE_UP, ABOVE_DOWN, UP, DOWN, COUNTS };
 enum { HAS_LEFT = 1, HAS_OTHER = 2, HAS_X = 4, HAS_MIN = 8, HAS_MAX = 16, IS_FULL = 32 };
@@ -128,6 +120,7 @@ typedef struct {
     int64_t zeros, missing;
 } Arrival;
 
+/* n is a number of whole blocks. */
 typedef struct {
     void (*encode)(const void *x, void *y, uint8_t *first, uint8_t *second, double min, double max, Rule rule, int64_t n);
     void (*pull_code)(const void *grad, const uint8_t *first, const uint8_t *second, void *out, Rule rule, int64_t n);
@@ -138,8 +131,6 @@ typedef struct {
     void (*stand)(const void *x, const void *lows, const void *highs, void *y, uint8_t *planes, int64_t apart, double min, double max,
                   Rule rule, int64_t n);
     void (*pull_standing)(const void *grad, const uint8_t *planes, int64_t apart, void *out, Rule rule, int64_t n);
-    void (*pull_standing_x)(const void *grad, const void *x, const void *lows, const void *highs, void *out, double min, double max,
-                            Rule rule, int64_t n);
     void (*steps)(const void *x, uint8_t *const *planes, const double *thresholds, int bits, int64_t n);
     void (*inside)(const void *x, uint8_t *plane, const double *interval, int64_t n);
     void (*quantize)(const void *x, void *y, double min, double max, Rule rule, int64_t n);
@@ -149,7 +140,8 @@ typedef struct {
     void (*arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n); /* had: for each entry 1 where any gradient was not 0 */
 } Loops;
 
-/* Beside the loops of each dtype those of bfloat16 that compare in float32, for where the processor flushes subnormals. */
+/* Beside the loops of each dtype those of bfloat16 that compare in float32, for where the processor flushes subnormals: at the first level
+   alone, because this is seldom. */
 enum { F16, BF16, F32, F64, DTYPES, FLUSHED_BF16 = DTYPES, TABLES };
 
 #ifndef __cplusplus
