@@ -640,6 +640,8 @@ def _function_saving_code(
             # A hook of saved tensors may have changed the code.
             if _can_use_operators(grad) and type(code) is Tensor and bits.are_bytes(code):
                 try:
+                    if len(wants) == 1:
+                        return decode(grad, code, settings_of_tensors[0], ctx.order)
                     pairs = zip(settings_of_tensors, wants, strict=True)
                     pulled = [decode(grad, code, settings, ctx.order) if want else None for settings, want in pairs]
                     return tuple(pulled)
