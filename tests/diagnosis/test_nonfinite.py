@@ -392,6 +392,14 @@ def test_a_gradient_that_overflows_in_the_only_backward_has_its_line(way: str) -
     assert "all that arrive are finite" in only(d, "nonfinite").evidence
 
 
+def test_rows_that_a_lookup_adds_up_overflow() -> None:
+    rows = nn.Parameter(torch.ones(2, 4))
+    with diagnose() as d:
+        y = functional.embedding(torch.zeros(40, dtype=torch.long), rows)
+        ((y - y.detach()) * 3e38).sum().backward()
+    assert only(d, "nonfinite").cause.startswith("the result, or the gradient, is larger than its dtype holds")
+
+
 def test_a_product_whose_gradient_overflows_in_a_later_step_is_named_in_the_next_one() -> None:
     w, v = nn.Parameter(torch.ones(4, 4)), torch.full((4, 4), 1e30)
     with diagnose() as d:

@@ -50,7 +50,7 @@ _KINDS: dict[_KindOfOp, str] = {
     "overflow": "Exp Exp2 Expm1 Sinh Cosh LinalgMatrixExp",
     "row": "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     "factor": "Mul Addcmul",
-    "product": " ".join((*_OF_MATRICES, "Sum", "Prod", "Cumprod")),
+    "product": " ".join((*_OF_MATRICES, "Convolution", "Embedding", "Sum", "Prod", "Cumprod")),
 }
 KIND_OF: dict[str, Kind] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # By the name of a saved input: the position of its edge in `next_functions`, if it is not the first.
