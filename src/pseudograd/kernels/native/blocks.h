@@ -43,12 +43,12 @@ INLINE M NAME(plane)(NAME(Places) p, unsigned places) {
 /* factor * grad; 0 for a factor of 0, also where grad is infinite or NaN. */
 INLINE V NAME(scaled)(V grad, double factor) { return factor == 0.0 ? LANE(all)(0.0) : grad * LANE(all)(factor); }
 
-/* In the first plane where grad > 0, in the second where grad < 0. */
+/* Is x in the first plane and grad > 0, or in the second and grad < 0? */
 INLINE M NAME(blocked)(V grad, M first, M second) {
     return (first & LANE(up)(grad)) | (second & LANE(down)(grad));
 }
 
-/* What is found, and there the share of grad. */
+/* `found`, with the share of grad where `there` is true. */
 INLINE V NAME(with_share)(V found, V grad, M there, Share share) {
     if (share.kind == NUMBER) return LANE(select)(there, LANE(all)(share.up), found);
     if (share.kind == ALIKE) return LANE(select)(there, NAME(scaled)(grad, share.up), found);
@@ -57,7 +57,7 @@ INLINE V NAME(with_share)(V found, V grad, M there, Share share) {
     return found;
 }
 
-/* What x gets, from the planes that it is in. */
+/* The gradient of x, by the planes that it is in. */
 INLINE V NAME(pulled)(V grad, M first, M second, Rule rule) {
     V found = grad;
     if (rule.cuts_outward) found = LANE(inward)(grad, first, second);
@@ -116,7 +116,7 @@ INLINE void NAME(pull_code_block)(const T *grad, const uint8_t *first, const uin
         }
 }
 
-/* The numbers as memory of this dtype would hold them. */
+/* The numbers, rounded to this dtype. */
 INLINE V NAME(rounded)(V v) {
     T held[LANE(lanes)];
     STORE(held, v);
@@ -201,8 +201,8 @@ INLINE void NAME(stand_block)(const T *x, const T *lows, const T *highs, T *y, V
     memcpy(words, by_region, sizeof(by_region));
 }
 
-/* grad times the slope of each code; a slope of 1 leaves it, one of 0 takes it, whatever it is. Nothing is multiplied where all are of
-   these: a processor may slow down for the product of wide vectors. */
+/* grad times the slope of its code. A slope of 1 leaves grad as it is, and a slope of 0 gives 0, whatever grad is. If there are no other
+   slopes, nothing is multiplied: a processor may slow down for the product of wide vectors. */
 INLINE void NAME(pull_standing_block)(const T *grad, const WORD *words, T *out, const V *slopes, int planes, int scales) {
     V zero = LANE(all)(0.0), one = LANE(all)(1.0);
     WORD rest[MOST_PLANES];

@@ -15,7 +15,7 @@ INLINE mask_f up_f(vec_f v) { return v > 0; }
 INLINE mask_f down_f(vec_f v) { return v < 0; }
 INLINE vec_f inward_f(vec_f v, mask_f first, mask_f second) { return (first & (v > 0)) | (second & (v < 0)) ? 0 : v; }
 #ifdef __CUDACC__
-INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return v == v ? fminf(fmaxf(v, low), high) : v; } /* as torch has zeros there */
+INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) { return v == v ? fminf(fmaxf(v, low), high) : v; } /* zeros have the signs that torch gives them there */
 #else
 INLINE vec_f clamp_f(vec_f v, vec_f low, vec_f high) {
     v = low > v ? low : v; /* as vector instructions do: of two zeros, or if one is NaN, the second */

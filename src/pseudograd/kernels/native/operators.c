@@ -214,7 +214,7 @@ typedef struct {
     char *out;
     uint8_t *first, *second;
     int dtype, made_dtype, planes, has_low, has_high, has_tensors, has_y; /* planes: how many are made */
-    int *zeros_differ; /* set where zeros of both signs meet, and torch alone knows which of them y is */
+    int *zeros_differ; /* set if zeros of both signs meet: only torch knows which of them is y */
     Walk grad, x, low, high;
 } Work;
 
@@ -229,8 +229,8 @@ static int flushes_subnormals(void) {
 #endif
 }
 
-/* Of a few elements those without 512-bit products, of which the first one may stop a processor for longer than all of them take; of
-   formulas, too, which wait for memory. */
+/* For few elements, the loops without products of 512 bits: the first such product may stop a processor for longer than all of the loop.
+   For formulas too, because they wait for memory. */
 static const Loops *loops_for(int dtype, Rule rule, int64_t numel) {
     int is_few = loops == loops_avx512 && (rule.formula || (rule.kind == STANDING && numel <= FEW && scales_grad(rule)));
     if (dtype == BF16 && flushes_subnormals()) return loops_baseline[FLUSHED_BF16];
@@ -331,7 +331,7 @@ static void filled(void *buffer, int dtype_bytes, int is_bfloat, int is_high, in
         else ((uint64_t *)buffer)[i] = wide;
 }
 
-/* An absent bound is none at all where places are told, and infinite where y is made. */
+/* A bound that is absent is no bound for the code, and infinite for y. */
 static void encode_between_part(int64_t from, int64_t to, void *argument) {
     const Work *work = argument;
     double buffers[2][CHUNK], rest[64];

@@ -6,7 +6,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __CUDACC__
-#define UNROLLED _Pragma("unroll") /* else what the loop indexes goes through memory */
+#define UNROLLED _Pragma("unroll") /* without it, arrays that the loop indexes are in memory */
 #define ROLLED UNROLLED
 #define EACH_PART UNROLLED
 #define EACH_OF_PART UNROLLED
@@ -15,7 +15,7 @@
 #define EACH_OF_PART /* all at once, because a mask is made of bits by their place */
 #ifdef __clang__
 #define UNROLLED _Pragma("clang loop unroll_count(4)") /* more makes the library larger and no loop faster */
-#define ROLLED _Pragma("clang loop unroll(disable)") /* a long body once, not for each vector of a block */
+#define ROLLED _Pragma("clang loop unroll(disable)") /* keep a long body once, not once for each vector of a block */
 #else
 #define UNROLLED _Pragma("GCC unroll 4")
 #define ROLLED _Pragma("GCC unroll 1")
@@ -33,8 +33,8 @@ typedef double number_d;
 #define PART_OF_BLOCK (BLOCK < 32 ? BLOCK : 32)
 #define LATER(word) (WORD)((uint64_t)(word) >> 32) /* the bits of the next part */
 
-/* Of the operators, their arguments and what they read in their settings: another number whenever any of these changes. __init__.py
-   compares it with its own before it calls anything else. */
+/* The version of the operators, of their arguments and of their settings: raise it if one of these changes. __init__.py compares it with
+   its own before it calls another operator. */
 enum { VERSION = 8 };
 
 enum { FROM_SHARES, TURNED,                              /* kinds of a rule. Shares for each side; a rule that reads x and has no code; */
@@ -72,12 +72,12 @@ typedef struct {
                               up of TURNED: the distance from the range at which all of grad pulls back;
                               up of OF_MIN and OF_MAX: the share of the bound where x is at it; `first` says whether there is a min;
                               up and down of a slope: its width and its height, also in a formula. Of a grid: see quantize_block */
-    uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions that have the bit of each plane, */
-    double slopes[SLOPES]; /* and what each code gives, as a factor of grad */
+    uint16_t sets[MOST_PLANES];      /* of kind STANDING, which has `first` planes: the regions of each plane, */
+    double slopes[SLOPES]; /* and the slope of each code */
     uint8_t cuts_outward;  /* of the last two rules below alone: the first share cuts grad > 0, the second one grad < 0, and they leave the rest */
 } Rule;
 
-/* Those that most programs use, for which there are loops of their own. */
+/* The rules that most programs use have loops of their own. */
 static const Rule NO_PLANE = {0};
 static const Rule BELOW_ALONE = {.first = BELOW}; /* of these planes: what lower_bound and relu save */
 static const Rule CUT_OUTSIDE = {.first = BELOW | ABOVE, .shares = {{ALIKE, 0, 0}}};
@@ -86,7 +86,7 @@ static const Rule ONLY_INWARD = {.first = BELOW, .second = ABOVE, .shares = {{BY
 static const Rule ONLY_INWARD_NOT_AT = {.first = BELOW | AT_MIN | AT_MAX, .second = ABOVE | AT_MIN | AT_MAX, .edges = 1, .shares_both = 1,
                                         .shares = {{BY_SIGN, 0, 1}, {BY_SIGN, 1, 0}, {ALIKE, 0, 0}}, .cuts_outward = 1};
 
-/* Of kind STANDING: does any code give a part of grad? */
+/* Of kind STANDING: has a code a slope other than 0 and 1? */
 INLINE int scales_grad(Rule rule) {
     int found = 0;
     for (int code = 0; code < 1 << MOST_PLANES; code++) found |= rule.slopes[code] != 0.0 && rule.slopes[code] != 1.0;
@@ -102,10 +102,10 @@ INLINE int is_same(Rule a, Rule b) {
            are_same_shares(a.shares[1], b.shares[1]) && are_same_shares(a.shares[2], b.shares[2]);
 }
 
-/* The plane of these regions behind n elements; nowhere where a code has no such plane. */
+/* The plane of these regions from element n on; 0 if the code has no such plane. */
 #define PLANE(regions, plane, n) ((regions) ? (plane) + (n) / 8 : 0)
 
-/* What a diagnosis counts of the gradients that arrive at an op and leave it, and of where x stands; diagnosis/tally.py reads it. */
+/* What a diagnosis counts of the gradients that arrive at an op and leave it, and of the region of x. counts.py reads it. */
 enum { ARRIVED, CUT, NONFINITE, LEFT, RECOVERABLE, AT_BOUND, BELOW_UP, BELOW_DOWN, AT_UP, AT_DOWN, ABOVE_UP, ABOVE_DOWN, UP, DOWN, COUNTS };
 enum { HAS_LEFT = 1, HAS_OTHER = 2, HAS_X = 4, HAS_MIN = 8, HAS_MAX = 16, IS_FULL = 32 };
 
@@ -137,7 +137,7 @@ typedef struct {
     void (*tally)(const void *grad, const void *one, const void *other, const void *x, double min, double max, int has, Tally *tally,
                   int64_t n);
     void (*formula)(const void *grad, const void *x, const void *a, const void *b, void *out, double min, double max, Rule rule, int64_t n);
-    void (*arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n); /* had: for each entry 1 where any gradient was not 0 */
+    void (*arrive)(const void *grad, uint8_t *had, Arrival *arrival, int64_t n); /* had: for each entry, 1 if a gradient was ever not 0 */
 } Loops;
 
 /* Beside the loops of each dtype those of bfloat16 that compare in float32, for where the processor flushes subnormals: at the first level
