@@ -58,13 +58,15 @@ LEVELS = [
 @pytest.mark.program
 def test_pseudograd_and_its_contexts_import_nothing_heavy_that_torch_does_not() -> None:
     step = "torch.ones(2, requires_grad=True).clamp(0, 1).sum().backward()"
-    contexts = f"with pseudograd.diagnose():\n    {step}\nwith pseudograd.override(clamp='inward'):\n    {step}\n"
+    diagnosis = f"with pseudograd.diagnose(sensitivity=True) as d:\n    {step}\nstr(d)\n"
+    contexts = f"{diagnosis}with pseudograd.override(clamp='inward'):\n    {step}\n"
     program = f"import sys, torch; {step}; before = set(sys.modules); import pseudograd\n{contexts}print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     extra = set(done.stdout.split())
     heavy = {name for name in extra if name.split(".")[0] in HEAVY or name.startswith(HEAVY)}
     assert heavy == set()
     assert "pseudograd" in extra
+    assert extra & sys.stdlib_module_names == set()  # a program may have a file statistics.py or html.py of its own
 
 
 def test_an_import_hook_that_waits_for_dynamo_finds_nothing_else() -> None:

@@ -5,7 +5,6 @@ the convention of another torch, of JAX or of TensorFlow at its kinks.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -68,7 +67,8 @@ class Sensitivity:
     @property
     def level(self) -> float:
         """The median share in the second half of the steps."""
-        return statistics.median_low([share for _, share in self.steps[len(self.steps) // 2 :]])
+        shares = sorted([share for _, share in self.steps[len(self.steps) // 2 :]])
+        return shares[(len(shares) - 1) // 2]
 
     @property
     def peak(self) -> float:

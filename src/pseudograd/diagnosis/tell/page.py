@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from pathlib import Path
 
 from ...listen.frames import lines_of
+from ...notebook import escape
 from ..records import Report, Site, Structural
 from .as_json import json_of, plain_record
 from .text import text
@@ -25,7 +25,7 @@ def page(report: Report) -> str:
     }
     # Inside a script element only "</" and "<!--" would end it.
     embedded = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
-    parts = {"%DATA%": embedded, "%TEXT%": html.escape(text(report), quote=False)}
+    parts = {"%DATA%": embedded, "%TEXT%": escape(text(report))}
     template = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
     # All at once, because the data may hold the name of a placeholder.
     return re.sub("|".join(parts), lambda match: parts[match[0]], template)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -69,8 +68,8 @@ def _report(dtype: torch.dtype, rows: Sequence[_Row], moving: int, evidence: Evi
     steps = counted(most, "step") if fewest == most else f"{fewest:,} to {most:,} steps"
     verb = "moves" if moving == 1 else "move"
     beside = f"; {counted(moving, 'other parameter')} of this dtype {verb}" if moving else ""
-    sizes = [size for parameter in parameters if not math.isnan(size := parameter.record.size)]
-    median = statistics.median_high(sizes) if sizes else None
+    sizes = sorted([size for parameter in parameters if not math.isnan(size := parameter.record.size)])
+    median = sizes[len(sizes) // 2] if sizes else None
     location, kind = evidence.stalls.location, str(dtype).removeprefix("torch.")
     of_it = (
         ". How large the steps of this optimizer are is not known: it may also hold these weights on purpose"
