@@ -695,21 +695,10 @@ def test_a_range_between_two_guards_is_calm(high: float, expected: list[str]) ->
     assert [line.endswith("as at a guard") for line in d.calm] == [True] * (not expected)
 
 
-@pytest.mark.parametrize(
-    ("function", "advised"),
-    [
-        (lambda x: x.clamp(max=40).exp(), ["None, if it is"]),
-        (lambda x: (x * 1).clamp(max=2).square(), ["with pseudogra"]),
-        (lambda x: (x - torch.inf).reshape(2, 2).clamp(-1e30, 1e30).softmax(1) * x.reshape(2, 2), []),
-    ],
-    ids=["exp", "square", "softmax"],
-)
-def test_no_rule_is_advised_at_a_clamp_that_nonfinite_advises(
-    function: Callable[[Tensor], Tensor], advised: list[str]
-) -> None:
+def test_the_clamp_that_nonfinite_advises_in_front_of_a_softmax_is_no_cut() -> None:
     x = torch.tensor([60.0, 0.1, 0.2, 61.0], requires_grad=True)
-    d = diagnosed(lambda: function(x).sum())
-    assert [finding.next_step[:14] for finding in d.findings if finding.code == "cut"] == advised
+    d = diagnosed(lambda: ((x - torch.inf).reshape(2, 2).clamp(-1e30, 1e30).softmax(1) * x.reshape(2, 2)).sum())
+    assert "cut" not in codes(d)
 
 
 @pytest.mark.parametrize(

@@ -177,9 +177,11 @@ def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
 def lead_inside(value: Values, evidence: Evidence) -> str:
     """The advice for a value that winds up outside its bounds."""
     leaves = evidence.leaves.unpack(value.leaf or value.detached)
+    ascends = ", maximize=True" if any(leaf.ascends for leaf in leaves) else ""
+    rule, instead_of = (
+        f"pseudograd.clamp(..., rule={DEFAULT_RULE!r}{ascends})",
+        "in place of what passes the gradient outside",
+    )
     if leaves:
-        rule = f"rule={DEFAULT_RULE!r}{', maximize=True' if leaves[0].ascends else ''}"
-        return f"{_project(value, leaves[0], evidence)}; or {rule} here"
-    low, high = value.bounds
-    ends = ", ".join(f"{name}={bound!r}" for name, bound in (("min", low), ("max", high)) if bound is not None)
-    return f"pseudograd.clamp(x, {ends or 'low, high'}, rule={DEFAULT_RULE!r})  # in place of what passes the gradient outside; {_COMPARE}"
+        return f"{_project(value, leaves[0], evidence)}; or {rule} {instead_of}"
+    return f"{rule}  # {instead_of}; {_COMPARE}"
