@@ -81,7 +81,9 @@ class Report:
             lines.append("  nothing was rewritten: the function of the site chose torch's own rule for each call")
             lines += [f"  {site.calls:>9,}  {site.op:<12} {_line(site)}" for site in self.left]
         elif not self.rewritten:
-            lines.append("  nothing was rewritten: no matching call was recorded for a backward inside the context")
+            lines.append(
+                "  nothing was rewritten, unless by code compiled before: no matching call was recorded for a backward inside"
+            )
         if self.missed:
             calls = sum(site.calls for site in self.missed)
             lines.append(f"not reached, so with torch's own rule: {counted(calls, 'call')}")
