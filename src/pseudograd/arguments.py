@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from numbers import Integral, Real
 from typing import Any, TypeGuard
@@ -15,6 +17,28 @@ from torch import Tensor
 from .errors import must
 
 APPROXIMATE = ("none", "tanh")  # the forms of gelu; the primitive takes the position of one of these as an input
+
+
+class _InGraph(threading.local):
+    is_entered = False
+
+
+_in_graph = _InGraph()
+
+
+@contextmanager
+def in_graph() -> Iterator[None]:
+    """A context for a formula inside a node of a graph that hides it from Dynamo."""
+    _in_graph.is_entered = True
+    try:
+        yield
+    finally:
+        _in_graph.is_entered = False
+
+
+def is_compiling() -> bool:
+    """Will a compiler change the operations of this formula? torch's function says no inside a node that hides it."""
+    return torch.compiler.is_compiling() or _in_graph.is_entered
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -51,6 +75,13 @@ def is_true(condition: bool) -> bool:
     return guard_or_false(condition)
 
 
+def is_constant(value: float) -> bool:
+    """Is the number, which a compiler traces, a constant of its graph and no symbol?"""
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # on demand, as above
+
+    return has_static_value(value)
+
+
 def rounded(value: float | Tensor, like: Tensor) -> float | Tensor:
     """A number as torch compares it with `like`: rounded to like's dtype. Tensors are returned unchanged.
 
@@ -59,7 +90,7 @@ def rounded(value: float | Tensor, like: Tensor) -> float | Tensor:
     """
     if isinstance(value, Tensor) or like.dtype is torch.float64:
         return value
-    if torch.compiler.is_compiling():
+    if is_compiling():
         if like.dtype is torch.float32:
             return value
         # Through integers and back, or Inductor keeps the number that it was before it had this dtype.

@@ -8,7 +8,8 @@
 | subclasses, fake, meta, a dispatch mode, a batched grad,         | Pseudograd with the rule's formula              |
 |   grad mode on in backward                                       |                                                 |
 | functorch or forward mode                                        | PseudogradFunctional: vmap rule and jvp         |
-| compiling                                                        | PseudogradCompiled: the formula alone           |
+| compiling, the row of the rule is ours, and only x is a tensor   | PseudogradInGraph: Dynamo sees no formula       |
+| compiling otherwise                                              | PseudogradCompiled: the formula alone           |
 | exporting while recording                                        | torch's own op, and a warning                   |
 | compiling over functorch                                         | PseudogradFunctional through allow_in_graph     |
 
@@ -35,13 +36,28 @@ from torch.autograd import Function
 from torch.nn import Parameter
 
 from . import dynamo, formula, kernels
-from .arguments import has_negative_zero
+from .arguments import has_negative_zero, in_graph, is_constant
 from .formula import Depth, our_formulas
 from .geometry import edge_reads_grad
 from .kernels import bits
 from .kernels.residuals import INPUTS, Inputs, Residual, Saved, select_inputs
 from .kernels.table import PLAIN, Coded, Prepared, PreparedBetween, device_of
-from .rule import Call, Edge, Gradients, Op, Primitive, RuleLike, Wants, call_for, prepared, remember, split_spec
+from .rule import (
+    BOUNDED,
+    OPS,
+    Call,
+    Edge,
+    Gradients,
+    Op,
+    Primitive,
+    RuleLike,
+    Wants,
+    call_for,
+    make_call,
+    prepared,
+    remember,
+    split_spec,
+)
 from .torch_table.private import (
     backward_class,
     constant_result,
@@ -142,7 +158,7 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
     At ten elements each line of this function is a hundredth of the time of the call and its backward.
     """
     if _is_compiling():  # a compiler must not see the table of prepared calls
-        return None
+        return _run_in_graph(op, x, rule, edge, maximize, others)
     if _watchers and not _watch_depth.depth:
         return _run_watched(run_prepared, op, x, rule, edge, maximize, *others)
     # A diagnosis looks at the parameters that torch's own op gets.
@@ -287,6 +303,8 @@ class Node(Protocol):
     order: int | None  # of the dimensions of x in memory, for a node that saves bits
     shape: torch.Size  # of y, for forward mode
     numbers: tuple[float, ...]  # of the rule, for a compiler
+    words: tuple[str, str, str | None]  # that name a call in a graph
+    others: tuple[float | None, ...]
 
     def save_for_backward(self, *tensors: object) -> None: ...
 
@@ -817,6 +835,73 @@ class PseudogradCompiled(Function):
         return None, *[None] * count, *gradients
 
 
+class PseudogradInGraph(Function):
+    """PseudogradCompiled for a call that three words name and that has no tensor but x. The graph that Dynamo makes has one node for the
+    forward and one for the backward, which name the call.
+
+    Dynamo guards each thing that it reads in tracing, and checks it before every run: nearly 200 guards for a formula and its row. A number
+    that may be a symbol of the graph is left to `PseudogradCompiled`.
+    """
+
+    @staticmethod
+    def forward(ctx: Node, x: Tensor, op: str, rule: str, edge: str | None, *others: float | None) -> Tensor:
+        ctx.save_for_backward(x.clone())  # a copy, as above
+        ctx.words, ctx.others = (op, rule, edge), others
+        return _forward_in_graph(x, op, *others)
+
+    @staticmethod
+    def backward(ctx: Node, grad: Tensor) -> object:
+        (x,) = ctx.saved_tensors
+        return _pull_in_graph(grad, x, *ctx.words, *ctx.others), None, None, None, *[None] * len(ctx.others)
+
+
+def _forward_in_graph(x: Tensor, op: str, *others: float | None) -> Tensor:
+    with in_graph():
+        return OPS[op].forward(x, *others)
+
+
+def _pull_in_graph(
+    grad: Tensor, x: Tensor, op: str, rule: str, edge: str | None, *others: float | None
+) -> Tensor | None:
+    wants = True, *[False] * len(others)
+    with in_graph():
+        return formula.pull_dense(grad, _after_grad(grad, [x, *others]), wants, make_call(OPS[op], rule, edge))[0]
+
+
+def _run_in_graph(
+    op: str, x: object, rule: object, edge: object, maximize: object, others: tuple[Any, ...]
+) -> Tensor | None:
+    """Run a call by `PseudogradInGraph`; None for any other call, and for one that may be wrong: `run` decides, and raises its errors."""
+    if type(x) is not Tensor and type(x) is not Parameter:
+        return None
+    if not x.requires_grad or x.is_complex():
+        return None
+    if type(rule) is not str or (type(edge) is not str and edge is not None) or maximize is not False:
+        return None
+    for value in others:
+        if value is not None and not (type(value) in (float, int) and is_constant(value) and value == value):
+            return None
+    if not torch.is_grad_enabled() or transforms_are_active() or in_forward_mode() or is_exporting():
+        return None
+    if not _is_ours(op, rule, edge, tuple([value is not None for value in others])):
+        return None
+    if None not in others and len(others) == 2 and not others[0] <= others[1]:  # min and max
+        return None
+    return PseudogradInGraph.apply(x, op, rule, edge, *others)
+
+
+@constant_result
+def _is_ours(op: str, rule: str, edge: str | None, are_given: tuple[bool, ...]) -> bool:
+    """Is the row of this rule one of ours, which cannot change, and does it serve such a call? Dynamo runs this function in tracing."""
+    _register_at_last()
+    row, inputs = OPS[op].rules.get(rule), OPS[op].inputs
+    if row is None or row.is_from_user or edge not in (OPS[op].edges or (edge,)) or None in row.parameters.values():
+        return False
+    if inputs == BOUNDED:
+        return all(are_given) if row.requires else any(are_given)
+    return len(inputs) == len(are_given) + 1 <= 2
+
+
 def _after_grad(grad: Tensor, inputs: list[object]) -> list[object]:
     """The inputs, with an x that depends on grad, so that a compiler computes nothing from x before the backward.
 
@@ -853,7 +938,8 @@ def _apply_in_graph(*leaves: object) -> Tensor:
 
 
 def _register(dynamo_module: ModuleType) -> None:
-    dynamo_module.allow_in_graph(_apply_in_graph)
+    for function in (_apply_in_graph, _forward_in_graph, _pull_in_graph):
+        dynamo_module.allow_in_graph(function)
     dynamo_module.assume_constant_result(_warn_of_export)
 
 

@@ -13,11 +13,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .arguments import is_number, rounded
+from .arguments import is_compiling, is_number, rounded
 from .rule import BOUNDED, Call, Gradients, Wants
 from .torch_table.private import fake_mode_of
-
-_is_compiling = torch.compiler.is_compiling
 
 
 class Depth(threading.local):
@@ -60,7 +58,7 @@ def pull_dense(
         value.to(y.dtype) if isinstance(value, Tensor) else rounded(value, y) if is_number(value) else value
         for value in inputs
     )
-    if _is_compiling() and y.dtype.itemsize == 2 and call.primitive.inputs == BOUNDED:
+    if is_compiling() and y.dtype.itemsize == 2 and call.primitive.inputs == BOUNDED:
         y = torch.clamp(*operands)  # type: ignore[call-overload]  # to the rounded bounds: Inductor fuses what it rounds into what it does not
     return call.pull(grad, operands, y, wants, numbers)
 

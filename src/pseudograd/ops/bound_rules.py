@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
-from ..arguments import rounded
+from ..arguments import is_compiling, rounded
 from ..geometry import ALL, INWARD, NOTHING, SHARES, Constant, Formula, Reversal, Slope
 from ..reference import bounds as reference
 from ..rule import BOUNDED, Adapter, Gradients, Pull, Rule, Wants

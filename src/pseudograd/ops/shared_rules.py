@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
+from ..arguments import is_compiling
 from ..geometry import Interval, Steps
 from ..rule import Adapter, Gradients, Pull, Rule, Wants
 from ..torch_table.private import in_forward_mode

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 
 from .. import engine
-from ..arguments import check_finite_number, check_tensor, rounded
+from ..arguments import check_finite_number, check_tensor, is_compiling, rounded
 from ..geometry import Curve, Formula, Interval, Shape, Steps
 from ..record import Record
 from ..reference import elementwise as reference
