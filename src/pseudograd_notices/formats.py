@@ -45,8 +45,8 @@ def text(report: Report) -> str:
     lines += [f"{number:>6,}  {code}" for code, number in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))]
     summary = f"{report.command}: {_count(count, 'finding') if count else 'no findings'}"
     files_read = report.files - len({problem.path for problem in report.problems})
-    has_no_file = report.command == "lint" and not report.files
-    summary += f" in {_count(files_read, 'file')}" if files_read > 0 or has_no_file else ""
+    is_lint_without_files = report.command == "lint" and not report.files  # its summary says "in 0 files"
+    summary += f" in {_count(files_read, 'file')}" if files_read > 0 or is_lint_without_files else ""
     summary += f", {report.known} known from the baseline" if report.known else ""
     summary += f", {_count(problems, 'file')} or cells not read" if problems else ""
     summary += f"; pseudograd explain {report.notices[0].code} says more" if count else ""
@@ -92,7 +92,8 @@ def github(report: Report) -> str:
             if notice.line == notice.end_line and notice.column:
                 location |= {"col": notice.column, "endColumn": notice.end_column}
         location["title"] = f"{notice.code} {notice.name}"
-        lines.append(_annotation("warning", location, notice.inside.lower() + notice.message))
+        in_cell = notice.inside.lower()  # for a notebook, "cell 3, line 4: "; otherwise empty
+        lines.append(_annotation("warning", location, in_cell + notice.message))
     for problem in report.problems:
         location = {"file": _relative(problem.path)} | ({"line": problem.line} if problem.line else {})
         lines.append(_annotation("error", location | {"title": "not read"}, problem.message))

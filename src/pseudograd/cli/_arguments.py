@@ -35,7 +35,7 @@ def add_import(command: argparse.ArgumentParser) -> None:
 
 
 def add_own_case(command: argparse.ArgumentParser) -> None:
-    """The options of `compare` and `tune` about a training of the user."""
+    """The options of `compare` and `tune` about the user's own case: a training that `--task` names."""
     add = command.add_argument
     add(
         "--task",
@@ -81,7 +81,7 @@ def choose_pin(where: str, options: argparse.Namespace) -> str | None:
     if settings.pin:
         from ..rewrite.pin_edge import pin_edge
 
-        settings.make_pin(where, pin_edge)
+        settings.make_pin(where, pin_edge)  # only to raise an error if the setting is no edge
     return settings.pin or None
 
 
@@ -139,7 +139,7 @@ def current_folder() -> Iterator[None]:
 
 
 def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | None) -> dict[str, Any]:
-    """The arguments of `pg.compare` and `pg.tune` that the options of a command give."""
+    """The arguments of `pg.compare` and `pg.tune` for the user's own case, from the options of a command."""
     from ..parse_rule import items
 
     better = options.better or "lower"

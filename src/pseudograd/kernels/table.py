@@ -27,10 +27,10 @@ def _leave_to_formula(*arguments: object) -> NoReturn:
 class Coded(Record):
     """How a call saves planes (see `bits`) instead of its tensors.
 
-    encode(*tensors) -> (y, planes, order).
-    decode(grad, planes, settings, order) -> the gradient of one tensor. `settings` has the settings for each tensor: numbers of the rule,
-    in a form that the kernel reads; None for a tensor whose gradient nobody asks for.
-    residual: it saves the planes, the order and `code`.
+    encode(*tensors) -> (y, planes, order). order: the order of x's dimensions in memory, as a number (see `bits.order_of`).
+    decode(grad, planes, entry, order) -> the gradient of one tensor. entry: the entry of `settings` for this tensor.
+    settings: for each tensor, numbers of the rule, in a form that the kernel reads; None if nobody asks for the gradient of the tensor.
+    code: the `bits.Code`, which says by what to multiply grad. residual: what the call saves, made of the planes, the order and `code`.
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int | None]]
@@ -43,10 +43,10 @@ class Coded(Record):
 class Prepared(Record):
     """A call whose only tensor is x. Everything that does not depend on x is decided.
 
-    others: the inputs behind x. settings: as in `Coded`.
+    others: the inputs after x. settings: numbers of the rule for x, as an entry of `Coded.settings`.
     With few elements the call saves x: forward(x, settings) -> y; backward(grad, x, settings) -> grad_x, by default by the formula.
     With many elements, and if pays(x), the call saves planes as `coded` says; encode_in_place(x, settings) -> (planes, order).
-    passes: does x get grad as it is? Then nothing is saved. only_few_elements: is it for few elements only?
+    passes: does x get grad as it is? Then nothing is saved. only_few_elements: can it only run calls with few elements?
     takes_any_layout: does forward take x of every layout, as torch's own ops do?
     """
 
@@ -64,11 +64,11 @@ class Prepared(Record):
 
 
 class PreparedBetween(Record):
-    """A call whose inputs behind x are tensors or None, and which saves all its tensors. Everything that depends on no value is decided.
+    """A call with a range between tensors: the inputs after x are tensors or None. Everything that depends on no value is decided.
 
     forward(*tensors) -> y. backward(grad, *tensors, settings) -> the gradient of the tensor with these settings.
-    inputs(values): the inputs of the call, from one value for each tensor.
-    coded(wants): how the call saves planes if these gradients are wanted; None if it saves its tensors.
+    inputs(values): `values` has an entry for each tensor; the result has one for each input, and None where the input is no tensor.
+    coded(wants): how the call saves planes if these gradients are wanted; None if it saves all its tensors.
     """
 
     forward: Callable[..., Tensor]
@@ -91,8 +91,8 @@ class Kernel(Record):
     forward(call, inputs, wants) -> (y, saved); not for the residual of inputs, which costs nothing to save.
     forward_in_place(call, inputs, wants) -> saved, and the first input becomes y.
     value(call, inputs) -> y; for the residual of inputs.
-    prepare(call, others, dtype) -> the call prepared with these numbers behind x, or None.
-    prepare_between(call, inputs) -> the call prepared with tensors behind x, or None. The result may depend only on which inputs are None,
+    prepare(call, others, dtype) -> the call prepared with these numbers after x, or None.
+    prepare_between(call, inputs) -> the call prepared with tensors after x, or None. The result may depend only on which inputs are None,
     and on the dtype of the others.
     """
 
@@ -198,10 +198,10 @@ def _served(call: Call) -> _Served:
 
 
 def _may_keep_bits(primitive: Primitive) -> bool:
-    if primitive.through is not None:  # its formula is not that of the rule
+    if primitive.through is not None:  # the rule is written for other inputs than those of the primitive
         return False
-    # A checkpoint compares what its two runs save. If the primitive runs in place of a function of torch, both runs must be under the same
-    # contexts of ours. listen/hooks.py sees to that, where torch has `checkpoint_frame`.
+    # "as torch": the primitive runs in place of a function of torch. A checkpoint runs its forward twice and compares what both runs save.
+    # So both must be under the same contexts of ours; listen/hooks.py sees to that, where torch has `checkpoint_frame`.
     return primitive.saves == "rule" or (primitive.saves == "as torch" and checkpoint_frame is not None)
 
 
@@ -257,7 +257,7 @@ def backward(residual: Residual, grad: Tensor, saved: Saved, wants: Wants, call:
 
 
 def prepare(call: Call, others: Inputs, dtype: torch.dtype, device: str) -> Prepared | None:
-    """The call prepared with these numbers behind x, by the first kernel for the device that can; else None."""
+    """The call prepared with these numbers after x, by the first kernel for the device that can; else None."""
     recipe = _prepare_by_first(device, "prepare", call, others, dtype)
     return None if recipe is None else recipe.replaced(coded=_keep_if_first(call, recipe.coded))
 
@@ -272,7 +272,7 @@ def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
         grad = torch.zeros(0)
         if call.pull(grad, (None,) * len(wants), None, wants)[0] is not grad:
             return None
-    only_few_elements = bool(_served(call).residuals) and not passes
+    only_few_elements = bool(_served(call).residuals) and not passes  # with many, a residual may save planes
     forward = forward_of_x(call, others)
     return Prepared(forward, call, others, passes=passes, only_few_elements=only_few_elements, takes_any_layout=True)
 
@@ -284,7 +284,7 @@ def forward_of_x(call: Call, others: Inputs) -> Callable[[Tensor, Tensor | None]
 
 
 def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
-    """The call prepared with tensors behind x, by the first kernel for the device of x that can; else None."""
+    """The call prepared with tensors after x, by the first kernel for the device of x that can; else None."""
     recipe = _prepare_by_first(inputs[0].device.type, "prepare_between", call, inputs)
     if recipe is None:
         return None
@@ -305,7 +305,8 @@ def _keep_if_first(call: Call, coded: Coded | None) -> Coded | None:
     return coded if coded is not None and _served(call).residuals[:1] == (coded.residual,) else None
 
 
-# The dispatch keys of a tensor decide what `_find_device` returns. Its calls of methods are saved, which a mode of functions would see.
+# What `_find_device` returned for these dispatch keys, which decide it. Without this table, its calls of methods of the tensor would reach
+# the program's TorchFunctionMode each time.
 _device_by_keys: dict[int, str] = {}
 
 

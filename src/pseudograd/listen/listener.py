@@ -47,7 +47,8 @@ SILENT: frozenset[object] = frozenset(
         *(torch.is_complex, torch.is_floating_point, set_grad_enabled),
     ]
 )
-# One look-up for each call: True for a silent function, False for one whose call loses an argument (see `hooks`), None for all others.
+# One look-up for each call. True: the function is silent. False: torch leaves out an argument of the function when it calls a mode
+# (see `hooks.LOST_ARGUMENTS`). It has no other functions.
 _is_silent = {**dict.fromkeys(hooks.LOST_ARGUMENTS, False), **dict.fromkeys(SILENT, True)}
 
 
@@ -55,9 +56,8 @@ class Subscriber:
     """What to do with the things that a listener hears. If a method is None, nothing of torch is replaced to hear that thing."""
 
     is_on: bool
-    noted: (
-        Errors  # the listener notes errors of `before_call` and `after_call`; the other methods note theirs themselves
-    )
+    # The listener notes errors of `before_call` and `after_call` here. The other methods note theirs themselves.
+    noted: Errors
 
     # function, args, kwargs; its result is an argument of `after_call`, or None if it raises
     before_call: Callable[..., object]
@@ -65,7 +65,7 @@ class Subscriber:
     on_backward: Callable[..., Ending] | None = None  # roots, their gradients, inputs
     on_function: Callable[..., None] | None = None  # the result of a custom Function
     on_node: Callable[..., None] | None = None  # on a torch that announces nodes
-    on_swap: Callable[..., Ending] | None = None  # two tensors
+    on_swap: Callable[..., Ending] | None = None  # two tensors, which torch.utils.swap_tensors swaps
     on_clearing: Callable[..., Ending | None] | None = None  # an optimiser, set_to_none
     before_step: Callable[..., None] | None = None  # an optimiser, the arguments of its step
     after_step: Callable[..., None] | None = None
@@ -78,6 +78,7 @@ class Listener(TorchFunctionMode):
         self._thread = threading.get_ident()
 
     def __exit__(self, *exception: object) -> None:
+        """If another thread ends the context, `hooks.take_off_ended` takes the listener off the stack of its own thread later."""
         is_in_its_thread = self._thread == threading.get_ident()
         end_mode(self, is_in_its_thread)
         if not is_in_its_thread:
@@ -92,7 +93,7 @@ class Listener(TorchFunctionMode):
         if is_silent or not subscriber.is_on or our_formulas.depth or unheard.depth or is_compiling() or is_tracing():
             return self.run(func, args, kwargs)
         if types and not all(issubclass(kind, Tensor) for kind in types):
-            # An argument that is no tensor decides what the call does, as a proxy of torch.fx, which would record all that we read of it.
+            # The class of an argument that is no tensor runs the call. A proxy of torch.fx, for one, would record all that we read of it.
             return self.run(func, args, kwargs)
         before = None
         try:
@@ -115,8 +116,8 @@ def listening(listener: Listener) -> Iterator[None]:
     """While it is entered, the subscriber of the listener hears the program: calls of torch in this thread, all else in every thread."""
     subscriber = listener.subscriber
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patches.while_listening)
-        listen(subscriber.noted)
+        stack.enter_context(patches.while_listening)  # replaces what only listeners need, once for all of them
+        listen(subscriber.noted)  # also for errors that belong to no single listener
         stack.callback(leave, subscriber.noted)
         for register, act in (
             (register_optimizer_step_pre_hook, subscriber.before_step),
@@ -138,14 +139,14 @@ def listening(listener: Listener) -> Iterator[None]:
             stack.callback(_end_announcing, announcing, threading.get_ident())
         if subscriber.on_function is not None:
             stack.enter_context(hooks.watch_functions(subscriber.on_function))
-        stack.enter_context(patches.in_contexts)
+        stack.enter_context(patches.in_contexts)  # replaces what every context of ours needs
         hooks.take_off_ended()
         stack.enter_context(listener)
         yield
 
 
 def _end_announcing(announcing: AbstractContextManager[object], thread: int) -> None:
-    """Each thread has its own hooks, and torch drops the newest one. In another thread the hook stays, and its subscriber is off."""
+    """Torch drops the newest hook of the running thread. So another thread leaves our hook, which does nothing: its subscriber is off."""
     if thread == threading.get_ident():
         announcing.__exit__(None, None, None)
 
@@ -156,10 +157,10 @@ def push_in_backward(listener: Listener) -> bool:
 
     In a backward, torch's stack of modes is empty, but a checkpoint runs its forward again there.
     """
-    stack = mode_stack()
-    if not any(isinstance(mode, Listener) and mode.subscriber is listener.subscriber for mode in stack):
+    modes_before = mode_stack()
+    if not any(isinstance(mode, Listener) and mode.subscriber is listener.subscriber for mode in modes_before):
         push_mode(listener)
-    return not stack and has_mode_stack
+    return not modes_before and has_mode_stack
 
 
 @harmless("the modes of a backward")

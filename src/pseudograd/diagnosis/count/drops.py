@@ -1,4 +1,4 @@
-"""Entries of a parameter that never got a gradient: the op that drops them."""
+"""Entries of a parameter that never got a gradient: the op that drops them. A `leaf_set` is the set of one leaf: an int with one bit."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from .tally import Tally
 
 MATRIX_PRODUCTS = ("Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Convolution")
 PRODUCTS = ("Mul", "Prod", "Linear", *MATRIX_PRODUCTS)
+# What an op does to the missing entries, in the words of the report: "slice at train.py:8 reads others alone".
 CUTS, READS_OTHERS = "cuts what arrives for them", "reads others alone"
-_NEAR = 12  # nodes behind an op among which its parameter is looked for
-_MOST_NEAR = 3  # parameters behind an op
-_MORE_DROPPED = 1.5  # an op that drops more than this multiple of the missing entries has another reason
+_MOST_NODES = 12  # `_near` ends when it has found more nodes
+_MOST_NEAR = 3  # leaves that `_near` returns
+_MORE_DROPPED = 1.5  # an op that drops more than this multiple of the missing entries is not why they are missing
 
 
 class Drop(NamedTuple):
@@ -45,9 +46,9 @@ class Drops:
 
     def __init__(self, leaves: Leaves, key: str) -> None:
         self._leaves, self._key, self._rerun = leaves, key, f"{key}: may run again"
-        self._drops: dict[int, dict[Drop, None]] = {}  # by the set with the leaf, in the order of the backward
+        self._drops: dict[int, dict[Drop, None]] = {}  # by `leaf_set`, in the order of the backward
         self._pending: list[_Passing] = []  # of the running backward
-        self._read: set[int] = set()  # the sets with a leaf of which a lookup read some of the missing entries
+        self._read: set[int] = set()  # each `leaf_set` with missing entries that a lookup read
 
     def of(self, leaf_set: int) -> list[Drop]:
         """The drop nearest to the leaf; if that is a lookup, all lookups. No lookup counts if one of them read some of the entries."""
@@ -74,7 +75,8 @@ class Drops:
             return
         if not is_lookup and not any(grad is not None and bool(torch.count_nonzero(grad)) for grad in arriving):
             return
-        # The node runs again on ones: an entry that gets 0 from ones is dropped by the op, and not 0 by chance.
+        # The node runs again on ones: an entry that gets 0 from ones is dropped by the op, and not 0 by chance. An op that may move or mix
+        # elements does not run again, unless it is a lookup.
         if may_run_again and (is_lookup or not tally.may_move):
             arriving = [None if grad is None else torch.ones_like(grad) for grad in arriving]
             leaving = _rerun(node, arriving)
@@ -104,7 +106,7 @@ class Drops:
                 self._read.add(passing.leaf_set)
 
     def _near(self, start: GraphNode, partial: int) -> Iterator[tuple[int, Leaf]]:
-        """The leaves nearest to a node, each with the set that has it alone."""
+        """The leaves nearest to a node, each after its `leaf_set`."""
         queue, count = [start], 0
         for node in queue:
             leaf_set = self._leaves.upstream(node) & partial if hasattr(node, "variable") else 0
@@ -112,7 +114,7 @@ class Drops:
             if leaf is not None:
                 yield leaf_set, leaf
                 count += 1
-            if count == _MOST_NEAR or len(queue) > _NEAR:
+            if count == _MOST_NEAR or len(queue) > _MOST_NODES:
                 return
             for other, _ in node.next_functions:
                 if other is not None and other not in queue:
@@ -142,7 +144,7 @@ def _judge(passing: _Passing, missing: Tensor) -> str:
 
 
 def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
-    """The entries at which a gradient arrives, in the shape of `like`, which leaves: the backward of a broadcast sums the gradient."""
+    """Where grad is not 0, reduced to the shape of `like` as the backward of a broadcast sums grad; None if the shapes do not fit."""
     if grad is None or like.dim() > grad.dim():
         return None
     shape = (1,) * (grad.dim() - like.dim()) + tuple(like.shape)
@@ -154,8 +156,9 @@ def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
 
 
 def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> bool:
-    """Did a gradient arrive and none leave at the missing entries, or at the rows or columns that they make up, and at few others?
+    """Does the op drop all missing entries, and few others? It drops an entry if a gradient arrives there and none leaves.
 
+    If the missing entries make up whole rows or columns, some dimension of the gradient may stand for those.
     is_lookup: the op reads single entries, so it may drop any number of others in this step.
     """
     if left.numel() == missing.numel():
@@ -164,8 +167,8 @@ def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> 
             return True
     for mask in _rows_and_columns(missing):
         units = _flags_along(mask, range(1)).all(1)  # the rows, or the columns, that miss a gradient everywhere
-        have_all_missing = int(units.sum()) * (missing.numel() // units.numel()) == int(missing.sum())
-        for dims in _dims_of(left, units.numel()) if have_all_missing else ():
+        is_made_of_units = int(units.sum()) * (missing.numel() // units.numel()) == int(missing.sum())
+        for dims in _dims_of(left, units.numel()) if is_made_of_units else ():
             if _is_within(units, _flags_along(arrived, dims).any(1) & ~_flags_along(left, dims).any(1)):
                 return True
     return False
@@ -182,7 +185,7 @@ def _rows_and_columns(mask: Tensor) -> list[Tensor]:
 
 
 def _dims_of(flags: Tensor, count: int) -> Iterator[range]:
-    """Each dimension, or run of dimensions such as heads and their features, that has so many indices."""
+    """Each dimension with `count` indices; also neighbouring dimensions with so many together, as heads and their features."""
     for first in range(flags.dim()):
         for end in range(first + 1, flags.dim() + 1):
             if math.prod(flags.shape[first:end]) == count:

@@ -46,6 +46,7 @@ class Sensitivity:
     last step; infinite if only the other convention gives a gradient. cosine: of the two gradients, in the last step; NaN if one is 0.
     at_kink: the share of elements at a kink in the first and the last step. steps: the shares by step, thinned out. moved: the distance
     that the parameter moved, as a share of its first norm. stops: would it get nothing in the first step under the other convention?
+    within: the function that the line calls, if a pin does not reach what it runs. is_muted: the program declares the line deliberate.
     """
 
     family: str
@@ -77,14 +78,15 @@ class Sensitivity:
 
 @dataclass(frozen=True)
 class Answer:
-    """The measurement of one step for a family, or for one line of it: the elements, those at a kink, and the gradients."""
+    """The measurement of one step for a family, or for one line of it. comparisons: g_other beside g, for each leaf."""
 
-    at_kink: int
+    at_kink: int  # how many of the elements are at a kink
     elements: int
-    rows: Mapping[Leaf, Comparison]
+    comparisons: Mapping[Leaf, Comparison]
 
 
 Answers = dict[_Key, Answer]
+# From the gradients that a pass brings to the nodes of leaves, those of the leaves.
 ByLeaf = Callable[[Mapping[GraphNode, Tensor]], dict[Leaf, Tensor]]
 
 
@@ -98,12 +100,13 @@ class _Shares:
         self.cosine = math.nan
         self.stops = False  # does the other convention bring no gradient in the first step?
 
-    def add(self, step: int, row: Comparison) -> None:
-        self.stops |= not self.count and row.own > 0 and not row.square
-        self.series.add(step, row.share)
-        self.total += row.share
+    def add(self, step: int, comparison: Comparison) -> None:
+        # own and square: the squares of |g| and |g_other|
+        self.stops |= not self.count and comparison.own > 0 and not comparison.square
+        self.series.add(step, comparison.share)
+        self.total += comparison.share
         self.count += 1
-        self.cosine = row.cosine
+        self.cosine = comparison.cosine
 
     @property
     def order(self) -> float:
@@ -120,10 +123,13 @@ class _Measured:
         self.at_kink: list[float] = []  # in the first step and the last
 
     def add(self, step: int, answer: Answer, arrived: Collection[Leaf]) -> None:
-        rows = {leaf: row for leaf, row in answer.rows.items() if leaf in arrived}
-        self.all.add(step, Comparison(*map(sum, zip(*rows.values(), strict=True))) if rows else Comparison())
-        for leaf in {**self.leaves, **{leaf: None for leaf, row in rows.items() if row.apart}}:
-            self.leaves.setdefault(leaf, _Shares()).add(step, rows.get(leaf, Comparison()))
+        comparisons = {leaf: comparison for leaf, comparison in answer.comparisons.items() if leaf in arrived}
+        sums = map(sum, zip(*comparisons.values(), strict=True))  # field by field
+        self.all.add(step, Comparison(*sums))
+        # A leaf is measured from the first step in which its two gradients differ.
+        differing = [leaf for leaf, comparison in comparisons.items() if comparison.apart]
+        for leaf in dict.fromkeys([*self.leaves, *differing]):
+            self.leaves.setdefault(leaf, _Shares()).add(step, comparisons.get(leaf, Comparison()))
         self.at_kink = [*self.at_kink[:1], answer.at_kink / answer.elements if answer.elements else 0.0]
 
 
@@ -145,7 +151,8 @@ class SensitivityMeter:
         return (number - 1) % self.interval == 0
 
     def find_kinks(self, behind: Sequence[GraphNode]) -> list[KinkNode]:
-        """The nodes at a kink whose convention no pin has chosen."""
+        """The nodes at a kink whose convention no pin has chosen. behind: the nodes that the backward can reach."""
+        # Under some pins the installed torch computes by itself what the pin asks for. Those kinks are left out, too.
         self._refuse(why_hidden(behind))
         tallies = [(kink, self._tally_of(kink.node)) for kink in find_kinks(behind)]
         return [kink for kink, tally in tallies if tally is None or kink.family not in tally.left_to_torch]
@@ -161,8 +168,8 @@ class SensitivityMeter:
                 return leaving if kink is None or arriving[0] is None else kink.leave(leaving, arriving[0])
 
             other = by_leaf(graph.run(leave))
-            rows = {leaf: compare_gradients(other.get(leaf), grad) for leaf, grad in own.items()}
-            return Answer(sum(kink.at_kink for kink in kinks), sum(kink.elements for kink in kinks), rows)
+            comparisons = {leaf: compare_gradients(other.get(leaf), grad) for leaf, grad in own.items()}
+            return Answer(sum(kink.at_kink for kink in kinks), sum(kink.elements for kink in kinks), comparisons)
 
         answers: Answers = {}
         for family in dict.fromkeys(kink.family for kink in kinks):
@@ -173,7 +180,7 @@ class SensitivityMeter:
             answers[family, None] = answer = run([kink for line in lines.values() for kink in line])
             if len(lines) == 1:
                 answers[family, next(iter(lines))] = answer
-            elif any(row.share >= HIGH_SHARE for row in answer.rows.values()):
+            elif any(comparison.share >= HIGH_SHARE for comparison in answer.comparisons.values()):
                 most = sorted(lines.items(), key=lambda item: -sum(kink.at_kink for kink in item[1]))[:_MOST_LINES]
                 answers |= {(family, location): run(line) for location, line in most}
         return answers
@@ -193,7 +200,8 @@ class SensitivityMeter:
         for key in answers:
             self._measured.setdefault(key, _Measured())
         for (family, line), measured in self._measured.items():
-            if (family, line) in answers or line is None or (family, None) not in answers:
+            # If the family had a pass and this line had none, the share of the line is not known.
+            if (family, line) in answers or (family, None) not in answers:
                 measured.add(step, answers.get((family, line), Answer(0, 0, {})), arrived)
             for leaf in measured.leaves:
                 if (tensor := leaf.tensor()) is not None:
