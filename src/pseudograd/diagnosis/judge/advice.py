@@ -49,6 +49,7 @@ _LOOK = {
 }
 _LEAST_BACK = 0.05  # of the cut gradients: if fewer lead back inside, no rule is advised
 _COMPARE = "compare a training with it: a guard, or a clip that is meant, needs no rule"
+_MAY_BE_STEEP = "; compare a training with it, as what follows may be steep at the bound"
 _AROUND_THE_STEP = "  # around the training step"
 _AS_IT_WILL_BE = ", with the line as it is after this edit"
 _LONGEST = 80  # characters of an expression in a line to paste
@@ -139,11 +140,12 @@ def write_out(context: str, op: str, within: str) -> str:
 
 
 def clip_parameter(site: Site, evidence: Evidence) -> str | None:
-    """The advice for a clamp that keeps a parameter itself in a range; None for any other op, and for a guard or a penalty."""
-    if site.family != "clamp" or site.has_guard_bound or site.is_floor_of_loss:
+    """The advice for a clamp that keeps a parameter itself in a range; None for any other op, and for a penalty."""
+    if site.family != "clamp" or site.is_floor_of_loss:
         return None
     values = [value for value in evidence.values if value.upstream and line_of(value) == (site.where, site.expression)]
-    return clip(values[0], evidence) if len(values) == 1 else None
+    line = clip(values[0], evidence) if len(values) == 1 else None
+    return f"{line}{_MAY_BE_STEEP}" if line and site.may_guard else line
 
 
 def line_of(value: Values) -> tuple[str, str]:
