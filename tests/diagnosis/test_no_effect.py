@@ -98,6 +98,7 @@ def test_a_term_without_effect_is_one_finding_at_its_line(name: str, tmp_path: P
     line = (tmp_path / "loss.py").read_text().splitlines()[number_of(finding.where) - 1]
     assert finding.next_step.startswith(line.partition("# next: ")[2]), line
     assert ("cut as well at" in finding.evidence) == (name == "detached twice")
+    assert ("if the term should change" in finding.next_step) == ("a term without" in finding.evidence)
 
 
 MEANT = programs_in("""

@@ -176,9 +176,11 @@ def test_a_division_whose_quotient_is_left_out_gets_another_divisor(dtype: torch
     assert "(p - p.detach()), 1))  # in front of it: what stands behind it comes too late" in masked
 
 
-def test_a_division_by_an_ordinary_number_overflows(tmp_path: Path) -> None:
-    p, grad = nn.Parameter(torch.full((3,), 2.0)), torch.full((3,), 100.0)
-    text = _next_step("torch.full((3,), 3e38) / p", p, tmp_path, grad)
+@pytest.mark.parametrize("divisor", [2.0, 0.001])
+def test_a_division_by_an_ordinary_number_overflows(divisor: float, tmp_path: Path) -> None:
+    """A divisor that is kept from 0, as the least width of a Gaussian, needs no other floor."""
+    p, grad = nn.Parameter(torch.full((3,), divisor)), torch.full((3,), 1e4)
+    text = _next_step("torch.full((3,), 3e35) / p", p, tmp_path, grad)
     assert text.startswith("the result, or the gradient, is larger")
 
 

@@ -199,9 +199,10 @@ def position_of(node: GraphNode, name: str) -> int:
 
 
 def _may_be_near_0(node: GraphNode) -> bool:
-    """May an entry of the divisor be near 0?"""
+    """May an entry of the divisor be near 0? Then a division by 1e-6 would have a smaller slope; in float16, by 0.01."""
     value = saved_value(node, "other")
-    return value is None or not value.numel() or float(value.abs().min()) < 1
+    near = 1e-2 if value is not None and value.dtype is torch.float16 else 1e-6
+    return value is None or not value.numel() or float(value.abs().min()) < near
 
 
 def _least_exponent(node: GraphNode) -> float:

@@ -14,6 +14,7 @@ from ..statements import find_unread, lines_of_addend
 from .kind import Evidence, Kind
 
 _FEWEST_PASSES = 3
+_IF_IT_SHOULD = ", if the term should change the steps"
 _FEWEST_ZEROS = 5  # a weight may begin at 0
 # The sum of an unused parameter times 0, which gives the parameter a gradient on each rank.
 _FOR_RANKS = re.compile(r"\b0(\.0*)?\s*\*.*\.?(sum|mean)\b|(sum|mean)\(.*\*\s*0(\.0*)?\b")
@@ -76,10 +77,12 @@ def _advise(term: ConstantTerm, cut: Cut, place: str, line: str) -> str:
     source = expression_at(cut.location)
     mended = source.replace(".item()", "").replace(".detach()", "").replace(".data", "")
     if cut.calls < term.passes - 1:
-        return f"Compute it anew in each step, with a gradient: {place} ran {counted(cut.calls, 'time')}."
+        return (
+            f"Compute it anew in each step, with a gradient{_IF_IT_SHOULD}: {place} ran {counted(cut.calls, 'time')}."
+        )
     if mended == source:
-        return f"Compute it with a gradient at {place}: what {source or 'that line'} makes has none."
-    return f"{mended}  # in place of {source}{'' if place == line else f' at {place}'}, if the term should change the steps"
+        return f"Compute it with a gradient at {place}{_IF_IT_SHOULD}: what {source or 'that line'} makes has none."
+    return f"{mended}  # in place of {source}{'' if place == line else f' at {place}'}{_IF_IT_SHOULD}"
 
 
 def _order(cut: Cut) -> tuple[bool, str, int]:
