@@ -306,6 +306,23 @@ def test_a_clamped_parameter_of_a_model_that_starves_or_stands_at_the_bound_is_n
     )
 
 
+class Gain(nn.Module):
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((3,), start))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.gain.clamp(0, 1)
+
+
+@pytest.mark.parametrize("start", [2.0, 1.0])
+def test_one_clamp_of_the_parameters_of_two_modules_is_a_projection_of_each(start: float) -> None:
+    net = nn.Sequential(Gain(start), Gain(start))
+    d = steps(net, lambda: net(torch.ones(3)).sum(), 3)
+    (finding, *_) = [finding for finding in d.findings if finding.code in ("starved", "kink")]
+    assert "{parameter: (0, 1)})  # once for each parameter that this line clamps, after" in finding.next_step
+
+
 @pytest.mark.parametrize("detail", ["full", "counts"])
 def test_a_clamp_in_place_on_a_view_is_found(detail: str) -> None:
     """Also of a view of a transposed base, and its slice alone is counted."""

@@ -27,7 +27,7 @@ _UNKNOWN_LINE = (
 )
 REPLACE_GRAD = (
     "pseudograd.replace_grad(hard, soft)  # two tensors: the value of the hard choice, the gradient of a soft one; a spike "
-    "(a > b).float() becomes pseudograd.heaviside(a - b, at_zero=0.0)"
+    "(a > b).float() becomes pseudograd.heaviside(a - b, at_zero=0.0); compare a training with it"
 )
 DRAW = (
     "Let the loss use the log-probability of what is drawn, as REINFORCE does; or draw with a gradient: rsample() of a distribution, "
@@ -89,7 +89,7 @@ def advise(site: Site, evidence: Evidence) -> str:
         return _advise_clamp(site, evidence)
     rule = _RULES.get(site.family or "")
     default = site.own_remedy or "Look at the values that enter here: print their range."
-    return _LOOK.get(site.op, default) if rule is None else override(site, rule)
+    return _LOOK.get(site.op, default) if rule is None else override(site, rule, "; compare a training with it")
 
 
 def _advise_clamp(site: Site, evidence: Evidence) -> str:
@@ -144,7 +144,11 @@ def clip_parameter(site: Site, evidence: Evidence) -> str | None:
     if site.family != "clamp" or site.is_floor_of_loss:
         return None
     values = [value for value in evidence.values if value.upstream and line_of(value) == (site.where, site.expression)]
-    line = clip(values[0], evidence) if len(values) == 1 else None
+    leaves, bounds = {value.leaf for value in values}, {value.pair for value in values}
+    if not values or len(leaves) < len(values) or len(bounds) > 1:
+        return None
+    lines = [clip(value, evidence, are_several=len(values) > 1) for value in values]
+    line = lines[0] if all(lines) else None
     return f"{line}{_MAY_BE_STEEP}" if line and site.may_guard else line
 
 
@@ -153,27 +157,33 @@ def line_of(value: Values) -> tuple[str, str]:
     return file_and_line(value.location.call), expression_at(value.location)
 
 
-def clip(value: Values, evidence: Evidence) -> str | None:
-    """The advice for a clamp that reads one parameter, which an optimiser steps; None for others, and in an installed package."""
+def clip(value: Values, evidence: Evidence, are_several: bool = False) -> str | None:
+    """The advice for a clamp that reads one parameter, which an optimiser steps; None for others, and in an installed package.
+
+    are_several: does this line clamp other parameters, too, as those of other modules?
+    """
     leaf = evidence.leaves.single(value.leaf)
     is_of_the_program = value.location.call == value.location.program and value.form.switches[0] == "clamp"
     if not is_of_the_program or not value.reads_leaf or leaf is None or not leaf.is_stepped:
         return None
-    return f"{_project(value, leaf, evidence)}; then read the parameter itself here, without the clamp"
+    return f"{_project(value, leaf, evidence, are_several)}; then read the parameter itself here, without the clamp"
 
 
-def _project(value: Values, leaf: Leaf, evidence: Evidence) -> str:
+def _project(value: Values, leaf: Leaf, evidence: Evidence, are_several: bool = False) -> str:
     """The line that clips a parameter after each step, and where to write it."""
     name = leaf.variable if leaf.variable and not leaf.namesakes else "parameter"
     owner, of_owner = evidence.leaves.names.owner_of(leaf), ""
-    if owner is not None:
+    if are_several:
+        name = "parameter"
+    elif owner is not None:
         name = f"{owner.variable or 'model'}.get_parameter({evidence.leaves.names.path_of(leaf)!r})"
         of_owner = "" if owner.variable else f" of the {owner.kind} `model`"
     optimiser = next((optimiser for optimiser in evidence.recorder.optimisers.all if leaf in optimiser.leaves), None)
     of = "optimizer" if optimiser is None else optimiser.name or name_of_optimiser(expression_at(optimiser.location))
     line = f"pseudograd.optim.project({of}, {{{name}: ({value.pair})}})"
     bounds = "low and high are the bounds of this clamp; " if value.has_tensor_bound else ""
-    return f"{line}  # {bounds}once, after the optimizer{of_owner} was made"
+    each = " for each parameter that this line clamps" if are_several else ""
+    return f"{line}  # {bounds}once{each}, after the optimizer{of_owner} was made"
 
 
 def lead_inside(value: Values, evidence: Evidence) -> str:

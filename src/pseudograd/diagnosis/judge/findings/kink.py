@@ -37,7 +37,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             "it was initialised there"
             if name
             else "its input is computed to be the bound, as by a last layer of zeros",
-            advice.clip(value, evidence) or _advise(shares, name or "it", sites, evidence),
+            (sites and advice.clip_parameter(sites[0], evidence)) or _advise(shares, name or "it", sites, evidence),
             issue=ISSUE if len(set(shares.values())) > 1 else None,
             is_muted=evidence.deliberate.location(value.location),
         )
