@@ -259,7 +259,7 @@ CLIPS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "clamp": (lambda p, b: p.clamp(0, 1), "(0, 1)"),
     "one side": (lambda p, b: torch.clamp_max(p, 1.0), "(None, 1.0)"),
     "a tensor": (lambda p, b: p.clamp(max=b.detach()), "(None, high)"),
-    "leads outside": (lambda p, b: -p.clamp(0, 1), "(0, 1)"),
+    "leads outside, as a penalty of what is outside": (lambda p, b: p - p.clamp(0, 1), ""),
     "in front of a root": (lambda p, b: p.clamp(1e-5, 1).sqrt(), "(1e-05, 1)"),
     "computed": (lambda p, b: (p * 1).clamp(0, 1), ""),
     "computed by the same line": (lambda p, b: sum(x.clamp(0, 1) for x in (p, p * 2)), ""),
@@ -284,7 +284,7 @@ def test_a_clamp_of_a_parameter_itself_is_advised_to_become_a_projection(case: s
     line, then = advice.split("  # ")
     assert line == f"pseudograd.optim.project(optimizer, {{pixel: {bounds}}})"
     edits, _, compare = then.partition("; compare a training with it, as what follows may be steep at the bound")
-    assert edits.endswith("once, after the optimizer was made; then read the parameter itself here, without the clamp")
+    assert "once, after the optimizer was made, if no other line should see it outside this range; then read" in edits
     assert (edits == then) == (case != "in front of a root")
     assert not compare
     assert ("low and high are the bounds of this clamp" in then) == (case == "a tensor")

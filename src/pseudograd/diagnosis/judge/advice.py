@@ -94,13 +94,13 @@ def advise(site: Site, evidence: Evidence) -> str:
 
 def _advise_clamp(site: Site, evidence: Evidence) -> str:
     """A clamp may be a guard or a clip that is meant. Then a rule may make the training worse, and nothing that is measured tells this."""
-    clip = clip_parameter(site, evidence)
-    if clip is not None:
-        return clip
     share = None if site.recoverable is None else site.recoverable_share
     if share is not None and share < _LEAST_BACK:
         outside = f"{percent(1 - share)} of what is cut would only lead further outside"
         return f"None, if the clip is meant: {outside}, as with free bits, or in the clipped loss of a policy."
+    clip = clip_parameter(site, evidence)
+    if clip is not None:
+        return clip
     passes = "" if share is None else f"passes {percent(share)} of what is cut"
     if site.may_guard:
         rule = f"rule={DEFAULT_RULE!r}{', maximize=True' if site.direction == ASCENT else ''}{passes and f', which {passes}'}"
@@ -183,7 +183,7 @@ def _project(value: Values, leaf: Leaf, evidence: Evidence, are_several: bool = 
     line = f"pseudograd.optim.project({of}, {{{name}: ({value.pair})}})"
     bounds = "low and high are the bounds of this clamp; " if value.has_tensor_bound else ""
     each = " for each parameter that this line clamps" if are_several else ""
-    return f"{line}  # {bounds}once{each}, after the optimizer{of_owner} was made"
+    return f"{line}  # {bounds}once{each}, after the optimizer{of_owner} was made, if no other line should see it outside this range"
 
 
 def lead_inside(value: Values, evidence: Evidence) -> str:
