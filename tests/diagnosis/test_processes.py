@@ -96,13 +96,19 @@ ENDINGS = {
     "os._exit": ("import base, os; base.train(); os._exit(0)", 4, 2),
     "killed": ("import base, os; base.train(); os.kill(os.getpid(), 9)", 137, 0),
     "a text": ("import base, sys; base.train(); sys.exit('said')", 1, 2),
+    "interrupted": (
+        "import base, torch\nw = torch.nn.Parameter(torch.tensor([0.5, 3.0]))\noptimizer = torch.optim.SGD([w], 0.01)\n"
+        "for _ in range(2):\n    w.clamp(0, 1).sum().backward()\n    optimizer.step()\nraise KeyboardInterrupt",
+        130,
+        2,
+    ),
     "at exit": ("import base, atexit; atexit.register(base.train)", 4, 2),
     "nothing": ("import torch", 4, 0),
 }
 
 
 @pytest.mark.program
-@pytest.mark.parametrize("how", slow_but(["killed", "os._exit", "nothing"], ENDINGS))
+@pytest.mark.parametrize("how", slow_but(["killed", "os._exit", "nothing", "interrupted"], ENDINGS))
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_however_it_ends(how: str, run: Ran) -> None:
     source, expected, backwards = ENDINGS[how]

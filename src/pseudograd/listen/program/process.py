@@ -139,7 +139,7 @@ def begin(folder: str) -> None:
     process = Process(Path(folder))
     if process.is_main:
         _end_with(process.job["parent"])
-    atexit.register(process.write)
+    atexit.register(_write_at_exit, process)
     _before_exit(process)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=process.forked)
@@ -148,6 +148,15 @@ def begin(folder: str) -> None:
         process.await_bootstrap()
     else:
         process.begin()
+
+
+def _write_at_exit(process: Process) -> None:
+    """Write at the end. A program that a KeyboardInterrupt ended still ends by SIGINT, as python lets it."""
+    process.write()
+    if getattr(sys, "last_type", None) is KeyboardInterrupt:
+        # python forgets the interrupt at the next string of code that runs, such as that of a dataclass which `write` imports
+        with contextlib.suppress(KeyboardInterrupt):
+            exec("raise KeyboardInterrupt")
 
 
 def _is_being_spawned() -> bool:
