@@ -202,6 +202,8 @@ class Leaf:
         self.is_stepped = False  # was there a step with a rate other than 0?
         self.ascends = False  # does its optimiser maximise?
         self.stepped_after: int | None = None  # the number of backward passes before the first step with such a rate
+        # Where the first graph of each loss reads it. None: at an op that nobody counts.
+        self.read_at: set[Location | None] = set()
         self.zero_factor: Leaf | None = None  # a parameter that is 0, and that multiplies every use of this one
         self.is_frozen = False  # does it require no gradient although an optimiser has it?
         self.step_saw_gradient = EverTrue()  # did an optimiser see a gradient other than 0?

@@ -10,7 +10,7 @@ import sys
 import threading
 from cmath import isfinite
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -562,15 +562,17 @@ class Recorder(Subscriber):
             self.line_losses.leaves |= behind.get(starts[0], 0)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial_suspects, self.arrivals.expect
         is_first = self.backwards == 1 if self.line_losses is None else self.line_losses.count == 1
-        looks = self.is_full and (is_first or self._sums_in_half)
+        looks = is_first or self._sums_in_half
         key, upstream_key, passing = self.key, self.leaves.key, set() if suspects or looks else self._passing_classes
         for node, upstream in behind.items():
             kind = type(node)
             if kind in passing:
                 continue
             name = name_of(node)
-            if looks and name in _ADDING_UP:
+            if looks and self.is_full and name in _ADDING_UP:
                 node.register_hook(self._look_at_sum)
+            if is_first:
+                self._note_reads(node, behind)
             if name == nodes.LEAF:
                 leaf = self.leaves.single(upstream)
                 if leaf is not None and not (may_read_later and expect(leaf, node)):
@@ -588,6 +590,14 @@ class Recorder(Subscriber):
             elif nodes.has_one_name(kind):
                 self._passing_classes.add(kind)
         return list(behind)
+
+    def _note_reads(self, node: GraphNode, behind: Mapping[GraphNode, int]) -> None:
+        """Note where each leaf in front of this node is read."""
+        tally = self.tally_of(node)
+        for other, _ in node.next_functions:
+            if other is not None and nodes.name_of(other) == nodes.LEAF:
+                for leaf in self.leaves.unpack(behind[other]):
+                    leaf.read_at.add(None if tally is None else tally.location)
 
     def _is_stale(self, cast: GraphNode) -> bool:
         """Have two passes used this cast of a weight before, and has the weight moved since the first one?"""

@@ -158,13 +158,16 @@ def line_of(value: Values) -> tuple[str, str]:
 
 
 def clip(value: Values, evidence: Evidence, are_several: bool = False) -> str | None:
-    """The advice for a clamp that reads one parameter, which an optimiser steps; None for others, and in an installed package.
+    """The advice for a clamp that alone reads one parameter, which an optimiser steps; None for others, and in an installed package.
 
     are_several: does this line clamp other parameters, too, as those of other modules?
     """
     leaf = evidence.leaves.single(value.leaf)
     is_of_the_program = value.location.call == value.location.program and value.form.switches[0] == "clamp"
     if not is_of_the_program or not value.reads_leaf or leaf is None or not leaf.is_stepped:
+        return None
+    alike = {other.location for other in evidence.values if (other.leaf, other.pair) == (value.leaf, value.pair)}
+    if leaf.read_at - alike:  # a projection would change what these calls read
         return None
     return f"{_project(value, leaf, evidence, are_several)}; then read the parameter itself here, without the clamp"
 
