@@ -46,10 +46,10 @@ def test_a_multiplier_that_starts_at_its_bound_is_told_what_climbs() -> None:
     assert all("inward passes" not in finding.evidence for finding in d.findings)
 
 
-@pytest.mark.parametrize("is_asked", [True, False])
-def test_a_gradient_that_is_asked_for_by_name_may_be_added(is_asked: bool) -> None:
-    x = torch.linspace(-2, 2, 16)
-    shift = torch.zeros(16, requires_grad=True)
+@pytest.mark.parametrize(("is_asked", "is_parameter"), [(True, True), (False, False), (False, True)])
+def test_a_gradient_that_the_program_itself_uses_may_be_added(is_asked: bool, is_parameter: bool) -> None:
+    x, shift = torch.linspace(-2, 2, 16), torch.zeros(16)
+    shift = nn.Parameter(shift) if is_parameter else shift.requires_grad_()
     with diagnose() as d:
         for _ in range(3):
             loss = (x + shift).clamp(0, 1).square().sum()
@@ -58,4 +58,4 @@ def test_a_gradient_that_is_asked_for_by_name_may_be_added(is_asked: bool) -> No
             else:
                 loss.backward()
     (finding,) = d.findings
-    assert ("if the program adds this gradient" in finding.next_step) == is_asked
+    assert ("if the program adds this gradient" in finding.next_step) == (is_asked or not is_parameter)

@@ -504,3 +504,11 @@ def test_the_advice_at_a_choice_works_with_two_tensors(case: str) -> None:
     y.sum().backward()
     assert soft.grad is not None
     assert y.tolist() == soft.grad.tolist() == [1, 1, 1]
+
+
+def test_a_table_gets_its_first_sparse_gradient_late() -> None:
+    table = nn.Embedding(4, 2, sparse=True)
+    with diagnose(table) as d:
+        for high in (6.0, 9.0, 99.0):
+            (table(torch.arange(4)) + 9).clamp(0, high).sum().backward()
+    assert (d.errors, d.starved) == ([], [])

@@ -67,12 +67,12 @@ def site_of(tally: Tally, is_deliberate: bool = False, direction: str = "descent
 
 
 def direction_of(tally: Tally, leaves: Leaves) -> str:
-    """Do the optimisers of the leaves upstream add the gradient or subtract it? A program that calls autograd.grad may do either."""
+    """Do the optimisers of the leaves upstream add the gradient or subtract it? A program that moves a tensor itself may do either."""
     upstream = leaves.unpack(tally.leaves)
     stepped = [leaf for leaf in upstream if leaf.is_stepped]
     if stepped:
         return ASCENT if all(leaf.ascends for leaf in stepped) else DESCENT
-    return UNKNOWN if any(leaf.is_requested for leaf in upstream) else DESCENT
+    return UNKNOWN if any(leaf.is_requested or not leaf.is_parameter for leaf in upstream) else DESCENT
 
 
 def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Structural:

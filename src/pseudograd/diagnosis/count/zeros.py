@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-import torch
-
 from ...listen.nodes import GraphNode
 from ..records import Reason, Site
 from .drops import PRODUCTS, Drops
 from .grads import Gradients, are_readable
+from .leaf import is_nonzero
 from .leaves import Leaves
 from .tally import Tally
 
@@ -56,7 +55,7 @@ class Zeros:
         tally = None if node is None else node.metadata.get(self._key)
         if node is None or tally is None or not are_readable(arriving):
             return
-        if not any(grad is not None and bool(torch.count_nonzero(grad)) for grad in arriving):
+        if not any(grad is not None and bool(is_nonzero(grad)) for grad in arriving):
             return
         factors = self._factors.setdefault(tally, set())
         for (other, _), grad in zip(node.next_functions, leaving, strict=False):
@@ -66,7 +65,7 @@ class Zeros:
             if tally_behind is not None:
                 tally_behind.reader = tally
             leaves = self._leaves.upstream(other)
-            if bool(torch.count_nonzero(grad)):
+            if bool(is_nonzero(grad)):
                 tally.passed |= leaves
             elif leaves & suspects:
                 tally.zeroed |= leaves
