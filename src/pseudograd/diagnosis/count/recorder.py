@@ -593,11 +593,12 @@ class Recorder(Subscriber):
 
     def _note_reads(self, node: GraphNode, behind: Mapping[GraphNode, int]) -> None:
         """Note where each leaf in front of this node is read."""
-        tally = self.tally_of(node)
+        tally = node.metadata.get(self.key)
+        location = node.metadata.get(self._location) if tally is None else tally.location
         for other, _ in node.next_functions:
             if other is not None and nodes.name_of(other) == nodes.LEAF:
                 for leaf in self.leaves.unpack(behind[other]):
-                    leaf.read_at.add(None if tally is None else tally.location)
+                    leaf.read_at.add(location)
 
     def _is_stale(self, cast: GraphNode) -> bool:
         """Have two passes used this cast of a weight before, and has the weight moved since the first one?"""
