@@ -295,6 +295,17 @@ def test_a_clamp_of_a_parameter_itself_is_advised_to_become_a_projection(case: s
     assert pixel.detach().max() <= 1
 
 
+@pytest.mark.parametrize(("slopes", "is_compared"), [([1.0, 1.0, -1.0], False), ([-1.0, -1.0, 1.0], True)])
+def test_a_projection_is_compared_where_most_of_the_cut_gradients_lead_outside(
+    slopes: list[float], is_compared: bool
+) -> None:
+    gain = nn.Parameter(torch.full((3,), 2.0))
+    d = steps(nn.ParameterList([gain]), lambda: (gain.clamp(0, 1) * torch.tensor(slopes)).sum(), 2)
+    (finding,) = [finding for finding in d.findings if finding.code == "starved"]
+    assert finding.next_step.startswith("pseudograd.optim.project(")
+    assert finding.next_step.endswith("without the clamp; compare a training with it") == is_compared
+
+
 @pytest.mark.parametrize("start", [2.0, 1.0])
 def test_a_clamped_parameter_of_a_model_that_starves_or_stands_at_the_bound_is_named_by_its_path(start: float) -> None:
     net = nn.Sequential(nn.ParameterDict({"gain": torch.full((3,), start)}))

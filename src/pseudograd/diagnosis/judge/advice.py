@@ -48,6 +48,7 @@ _LOOK = {
     **dict.fromkeys(("bernoulli", "poisson", "normal"), DRAW),
 }
 _LEAST_BACK = 0.05  # of the cut gradients: if fewer lead back inside, no rule is advised
+_MOSTLY = 0.5  # of the cut gradients: if fewer lead back inside, the parameter may be meant to stay at its bound
 _COMPARE = "compare a training with it: a guard, or a clip that is meant, needs no rule"
 _MAY_BE_STEEP = "; compare a training with it, as what follows may be steep at the bound"
 _AROUND_THE_STEP = "  # around the training step"
@@ -149,7 +150,10 @@ def clip_parameter(site: Site, evidence: Evidence) -> str | None:
         return None
     lines = [clip(value, evidence, are_several=len(values) > 1) for value in values]
     line = lines[0] if all(lines) else None
-    return f"{line}{_MAY_BE_STEEP}" if line and site.may_guard else line
+    if line and site.may_guard:
+        return f"{line}{_MAY_BE_STEEP}"
+    mostly_leads_out = site.recoverable is not None and site.recoverable_share < _MOSTLY
+    return f"{line}; compare a training with it" if line and mostly_leads_out else line
 
 
 def line_of(value: Values) -> tuple[str, str]:
