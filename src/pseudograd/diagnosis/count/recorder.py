@@ -322,7 +322,11 @@ class Recorder(Subscriber):
         if node is None or not all(grad.is_cpu for grad in grads):
             return
         self._sums_in_half |= any(grad.dtype is torch.float16 for grad in grads)
-        if not _are_finite(leaving):
+        if _are_finite(leaving):
+            return
+        from .births import is_broken
+
+        if any(map(is_broken, grads)):  # without kernels nothing is known to be finite
             self._find_nonfinite().look(self.tally_of(node), node, leaving, arriving)
 
     def _note_surroundings(self, tally: Tally, node: GraphNode) -> None:
