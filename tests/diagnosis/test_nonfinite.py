@@ -542,6 +542,21 @@ def test_half_precision_names_the_factor_and_a_warm_up_is_calm() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "advice"), [(torch.float32, "torch.amp.GradScaler"), (torch.float16, "Keep the weights in float32")]
+)
+def test_a_scaler_is_advised_for_weights_that_it_accepts(dtype: torch.dtype, advice: str) -> None:
+    p = nn.Parameter(torch.ones(4, dtype=dtype))
+    finding = only(diagnosed(lambda: (p.half() * 2).float().sum() * 2.0**17, times=12), "nonfinite")
+    assert finding.next_step.startswith(advice)
+
+
+@pytest.mark.parametrize("function", [lambda p: 1 / p, lambda p: torch.ones(2) / p])
+def test_a_complex_0_is_no_negative_number(function: Callable[[Tensor], Tensor]) -> None:
+    p = nn.Parameter(torch.tensor([0j, 1 + 1j]))
+    assert "where x is 0, and" in only(diagnosed(lambda: function(p).real.sum()), "nonfinite").evidence
+
+
+@pytest.mark.parametrize(
     "loss", [lambda x: x.masked_fill(x > 0, -math.inf).softmax(0)[0], lambda x: x.exp().log().sum()]
 )
 def test_infinities_that_are_meant_are_no_finding(loss: Callable[[Tensor], Tensor]) -> None:

@@ -278,7 +278,8 @@ def describe_input(op: str, node: GraphNode, mask: Tensor) -> InputDescription:
         return InputDescription(f"x is above {limit:.4g}" if is_beyond else "", is_ordinary=not is_beyond)
     if op in ("Sqrt", "Rsqrt", "Reciprocal") and results:
         at = _entries_of(results[0], mask)
-        zero, below = (at == 0) if op == "Sqrt" else at.isinf(), at.isnan()
+        zero = (at == 0) if op == "Sqrt" else at.isinf()
+        below = at.isnan() & ~zero  # the inverse of a complex 0 is inf and nan
         return InputDescription(_counts({"0": zero, "below 0": below}, at), not bool((zero | below).any()))
     if x is None:
         return InputDescription()
