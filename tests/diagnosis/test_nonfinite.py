@@ -550,6 +550,11 @@ def test_a_scaler_is_advised_for_weights_that_it_accepts(dtype: torch.dtype, adv
     assert finding.next_step.startswith(advice)
 
 
+def test_log1p_breaks_at_minus_1() -> None:
+    p = nn.Parameter(torch.tensor([-1.0, 1.0]))
+    assert "where x is -1, and" in only(diagnosed(lambda: torch.log1p(p).sum()), "nonfinite").evidence
+
+
 @pytest.mark.parametrize("function", [lambda p: 1 / p, lambda p: torch.ones(2) / p])
 def test_a_complex_0_is_no_negative_number(function: Callable[[Tensor], Tensor]) -> None:
     p = nn.Parameter(torch.tensor([0j, 1 + 1j]))
