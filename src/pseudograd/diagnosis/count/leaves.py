@@ -23,9 +23,8 @@ from .norms import Sizes, is_power_of_two
 if TYPE_CHECKING:
     from .on_device import Ledger
 
-_MOST_NAMELESS = (
-    4096  # so many leaves without a module, and so many that are gone: a program may make new ones in every step
-)
+# So many leaves without a module, and so many that are gone: a program may make new ones in every step.
+_MOST_NAMELESS = 4096
 _MOST_WITHOUT_VARIABLE = 64  # leaves without a name for which the next search looks again
 _SEARCHES_OF_EACH_STEP = 32  # so many steps search for names; later ones ever less often
 _MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step

@@ -65,9 +65,8 @@ _PASSING_AT_FIRST, _ADDING_UP = (
 )
 _PASSING = _PASSING_AT_FIRST | _ADDING_UP
 _MOST_WAITING = 60  # calls of nodes that are counted together
-LAST_NEW_SUSPECT = (
-    4  # the last backward in which a parameter can become a suspect, and whose sums and products have a location
-)
+# The last backward in which a parameter can become a suspect, and whose sums and products have a location.
+LAST_NEW_SUSPECT = 4
 _LINEAR = torch.nn.functional.linear
 _REGISTER_HOOK = Tensor.register_hook
 _numbers = itertools.count()

@@ -33,8 +33,8 @@ DRAW = (
     "Let the loss use the log-probability of what is drawn, as REINFORCE does; or draw with a gradient: rsample() of a distribution, "
     "mean + std * torch.randn_like(mean), or pseudograd.replace_grad(hard, soft)."
 )
-# By family: the rule to try.
-_RULES = {**{family: OPS[family].default_rule for family in ("clamp", "round", "sign")}, "relu": LEAKY_RULE}
+# By family other than clamp: the rule to try.
+_RULES = {"round": OPS["round"].default_rule, "sign": OPS["sign"].default_rule, "relu": LEAKY_RULE}
 # By op, where no rule is known to help.
 _LOOK = {
     HOOK: "Let the hook return what should pass, or remove it: its handle has remove().",
@@ -49,8 +49,9 @@ _LOOK = {
 }
 _LEAST_BACK = 0.05  # of the cut gradients: if fewer lead back inside, no rule is advised
 _MOSTLY = 0.5  # of the cut gradients: if fewer lead back inside, the parameter may be meant to stay at its bound
-_COMPARE = "compare a training with it: a guard, or a clip that is meant, needs no rule"
-_MAY_BE_STEEP = "; compare a training with it, as what follows may be steep at the bound"
+_COMPARE = "; compare a training with it"
+_UNLESS_MEANT = f"{_COMPARE}: a guard, or a clip that is meant, needs no rule"
+_MAY_BE_STEEP = f"{_COMPARE}, as what follows may be steep at the bound"
 _AROUND_THE_STEP = "  # around the training step"
 _AS_IT_WILL_BE = ", with the line as it is after this edit"
 _LONGEST = 80  # characters of an expression in a line to paste
@@ -90,7 +91,7 @@ def advise(site: Site, evidence: Evidence) -> str:
         return _advise_clamp(site, evidence)
     rule = _RULES.get(site.family or "")
     default = site.own_remedy or "Look at the values that enter here: print their range."
-    return _LOOK.get(site.op, default) if rule is None else override(site, rule, "; compare a training with it")
+    return _LOOK.get(site.op, default) if rule is None else override(site, rule, _COMPARE)
 
 
 def _advise_clamp(site: Site, evidence: Evidence) -> str:
@@ -114,7 +115,7 @@ def _advise_clamp(site: Site, evidence: Evidence) -> str:
             f"None, if the clip is meant: outside, the slope of {site.steep_op} grows without end, and so would the gradients that a rule "
             "passes here. Where that op has one input, a pseudograd.clamp in front of it has no such slope."
         )
-    return override(site, DEFAULT_RULE, f"{passes and f': it {passes}'}; {_COMPARE}")
+    return override(site, DEFAULT_RULE, f"{passes and f': it {passes}'}{_UNLESS_MEANT}")
 
 
 def pin(site: Site, era: str, evidence: Evidence) -> str:
@@ -153,7 +154,7 @@ def clip_parameter(site: Site, evidence: Evidence) -> str | None:
     if line and site.may_guard:
         return f"{line}{_MAY_BE_STEEP}"
     mostly_leads_out = site.recoverable is not None and site.recoverable_share < _MOSTLY
-    return f"{line}; compare a training with it" if line and mostly_leads_out else line
+    return f"{line}{_COMPARE}" if line and mostly_leads_out else line
 
 
 def line_of(value: Values) -> tuple[str, str]:
@@ -197,10 +198,8 @@ def lead_inside(value: Values, evidence: Evidence) -> str:
     """The advice for a value that winds up outside its bounds."""
     leaves = evidence.leaves.unpack(value.leaf or value.detached)
     ascends = ", maximize=True" if any(leaf.ascends for leaf in leaves) else ""
-    rule, instead_of = (
-        f"pseudograd.clamp(..., rule={DEFAULT_RULE!r}{ascends})",
-        "in place of what passes the gradient outside",
-    )
+    rule = f"pseudograd.clamp(..., rule={DEFAULT_RULE!r}{ascends})"
+    instead_of = "in place of what passes the gradient outside"
     if leaves:
         return f"{_project(value, leaves[0], evidence)}; or {rule} {instead_of}"
-    return f"{rule}  # {instead_of}; {_COMPARE}"
+    return f"{rule}  # {instead_of}{_UNLESS_MEANT}"
