@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical
 from torch.nn import functional
 
 import pseudograd as pg
-from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from ..programs import clean
@@ -71,39 +69,6 @@ def spikes_with_a_surrogate(net: Parts, x: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(total, y)
 
 
-@clean()
-def a_policy_with_clipped_ratios() -> Diagnosis:
-    """As in PPO: the ratio and the value are clipped."""
-    net = Parts(body=nn.Linear(4, 32), actor=nn.Linear(32, 3), critic=nn.Linear(32, 1))
-
-    def act() -> tuple[Categorical, Tensor]:
-        h = torch.tanh(net.body(state))
-        return Categorical(logits=net.actor(h)), net.critic(h)[:, 0]
-
-    state = torch.randn(128, 4)
-    optimizer = torch.optim.Adam(net.parameters(), 3e-3, eps=1e-5)
-    with diagnose(net) as d:
-        with torch.no_grad():
-            policy, old_value = act()
-            action = policy.sample()
-            old = policy.log_prob(action)
-            gain = (action == 1).float() + state[:, 0]
-            advantage = gain - old_value
-            advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
-        for _ in range(10):
-            policy, value = act()
-            ratio = (policy.log_prob(action) - old).exp()
-            clipped = ratio.clamp(0.8, 1.2)
-            near = old_value + (value - old_value).clamp(-0.2, 0.2)
-            value_loss = torch.max((value - gain).square(), (near - gain).square()).mean()
-            gained = torch.min(ratio * advantage, clipped * advantage).mean()
-            optimizer.zero_grad()
-            (-gained + 0.5 * value_loss - 0.01 * policy.entropy().mean()).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
-            optimizer.step()
-    return d
-
-
 WORDS = 50  # most of which no batch has
 
 
@@ -131,25 +96,3 @@ def a_language_model_with_padding(net: Parts, x: Tensor) -> Tensor:
     h = net.table(before) + net.positions(torch.arange(8))
     logits = net.head(net.layers(h, mask=mask, src_key_padding_mask=padding, is_causal=True))
     return functional.cross_entropy(logits.flatten(0, 1), after.flatten(), ignore_index=0)
-
-
-@clean()
-def a_recurrent_net_over_windows_of_a_long_text() -> Diagnosis:
-    """The state goes on from window to window, as data."""
-
-    net, text, state = (
-        Parts(table=nn.Embedding(20, 8), cell=nn.LSTM(8, 16, 2, dropout=0.1), head=nn.Linear(16, 20)),
-        torch.randint(20, (60, 4)),
-        None,
-    )
-    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
-    with diagnose(net) as d:
-        for start in range(0, 50, 10):
-            window = text[start : start + 10]
-            h, state = net.cell(net.table(window), state)
-            state = tuple(tensor.detach() for tensor in state)
-            optimizer.zero_grad()
-            functional.cross_entropy(net.head(h).flatten(0, 1), text[start + 1 : start + 11].flatten()).backward()
-            nn.utils.clip_grad_norm_(net.parameters(), 0.25)
-            optimizer.step()
-    return d
