@@ -77,7 +77,7 @@ class Program:
 _programs: list[Program] = []
 
 
-def planted(code: str, *parameters: str, needs: str | None = None, ranks: int = 1) -> Callable[[Run], Run]:
+def planted(code: str | None, *parameters: str, needs: str | None = None, ranks: int = 1) -> Callable[[Run], Run]:
     """The program has one fault: a finding with this code at the marked line. These parameters starve because of it."""
 
     def register(run: Run) -> Run:
@@ -89,12 +89,7 @@ def planted(code: str, *parameters: str, needs: str | None = None, ranks: int = 
 
 def clean(needs: str | None = None, ranks: int = 1) -> Callable[[Run], Run]:
     """The program is as a competent person would write it."""
-
-    def register(run: Run) -> Run:
-        _programs.append(Program(run, None, (), needs, ranks))
-        return run
-
-    return register
+    return planted(None, needs=needs, ranks=ranks)
 
 
 def load_programs(folder: str) -> list[Program]:
