@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.count.influence import Followed
 
 from .checks import diagnosed, line_of, make_function, number_of, site_of, starved
 
@@ -26,7 +25,6 @@ X = torch.rand(5, 3)
 
 def cause_of(d: Diagnosis, parameter: str) -> tuple[int, str]:
     """The line and the sentence."""
-    assert d.errors == []
     (record,) = [record for record in d.starved if record.parameter == parameter]
     return (0 if record.cause is None else number_of(record.cause.where)), record.why
 
@@ -66,7 +64,6 @@ def test_zeros_are_told_of_the_backwards_that_reached_the_parameter() -> None:
 
 @pytest.mark.parametrize("op", NEVER)
 def test_a_branch_that_is_never_chosen_has_the_line_that_chooses(op: str) -> None:
-    torch.manual_seed(0)
     a, b = nn.Linear(3, 4), nn.Linear(3, 4)
     with diagnose(nn.ModuleList([a, b])) as d:
         for _ in range(2):
@@ -179,7 +176,6 @@ def test_a_hook_of_the_program_is_a_site(is_leaf: bool) -> None:
     assert (site.calls, site.arrived, site.cut) == (3, 12, 6)
     assert number_of(site.where) == line_of("handle = x.register_hook(hook)")
     assert starved(d) == []
-    assert weight.grad is not None
     assert weight.grad.tolist() == ([9.0, 9.0, 0.0, 0.0] if is_leaf else [18.0, 18.0, 0.0, 0.0])
     if is_leaf:  # our hooks are gone, the program's is not
         assert len(weight._backward_hooks or ()) == 1
@@ -306,12 +302,16 @@ CUT: dict[str, tuple[Callable[[nn.Module, nn.Module], Tensor], str, str]] = {
     ),
     "averaged": (_averaged, "", "Let the loss use the parameter itself"),
     "an exit": (lambda a, b: b(X) * a(X).sum().item(), "nobody can see", "Use the tensor itself"),
+    "float()": (lambda a, b: b(X) * float(a(X).sum().detach()), "float()", ""),
+    "a list": (lambda a, b: b(torch.tensor(a(X).detach().tolist())), ".tolist()", ""),
+    "a copy": (lambda a, b: b(torch.from_numpy(a(X).detach().numpy() * 2)), ".numpy()", ""),
+    "a new tensor": (lambda a, b: b(X.new_tensor(a(X).detach())), "is cut by .detach()", "two edits"),
     "over one entry": (lambda a, b: b(X) * a(X)[:, :1].softmax(-1), "is cut by softmax", "the shape and the range"),
     "reentrant": (lambda a, b: b(checkpoint(a, X, use_reentrant=True)), "", "use_reentrant=False"),
 }
 
 
-@pytest.mark.filterwarnings("ignore:None of the inputs")
+@pytest.mark.filterwarnings("ignore:None of the inputs", "ignore:To copy construct from a tensor")
 @pytest.mark.parametrize("name", CUT)
 def test_a_cut_has_its_line_and_an_advice_that_fits(name: str) -> None:
     a, b = nn.Linear(3, 3), nn.Linear(3, 3)
@@ -323,7 +323,7 @@ def test_a_cut_has_its_line_and_an_advice_that_fits(name: str) -> None:
     assert name in source.partition("# cut: ")[2] or f'"{name}": (lambda' in source
     assert cause in why
     assert advice in d.findings[0].next_step
-    assert ("two edits" in d.findings[0].next_step) == (loss is _chosen)
+    assert ("two edits" in d.findings[0].next_step) == (advice == "two edits")
 
 
 def test_a_loss_of_0_is_named_where_nothing_comes_from_it() -> None:
@@ -375,7 +375,7 @@ def test_an_idle_expert_is_calm_and_a_lonely_layer_is_not() -> None:
     net = nn.ModuleDict({"experts": nn.ModuleList(nn.Linear(2, 2) for _ in range(3)), "lonely": nn.Linear(2, 2)})
     optimizer, x = torch.optim.SGD(net.parameters(), 0.1), torch.ones(1, 2)
     with diagnose(net) as d:
-        (net["experts"][0](x) + net["experts"][2](x)).sum().backward()  # type: ignore[index]
+        (net["experts"][0](x) + net["experts"][2](x)).sum().backward()
         optimizer.step()
     assert starved(d) == ["lonely.weight", "lonely.bias"]
     assert any("2 parameters" in line and "experts that no router chose" in line for line in d.calm)
@@ -402,21 +402,6 @@ def test_a_value_that_was_cut_is_followed_through_a_property(name: str) -> None:
         (getattr(cut, name) * other).sum().backward()
     (record,) = [record for record in d.structural if record.kind == ".detach()"]
     assert (number_of(record.where), record.reaches_loss) == (line_of("cut = weight.detach()"), True)
-
-
-def test_a_clamp_decides_if_a_gradient_goes_around_it_to_its_x() -> None:
-    x, other = (nn.Parameter(torch.ones(2)) for _ in range(2))
-    d = diagnosed(lambda: x.sum() + other.sum())
-    influence, leaves = d._recorder.influence, d._recorder.leaves
-    root = other * 3
-    for upstream, around, decides in ((x, x, False), (other, x, True), (x, other, True)):
-        value = Followed()
-        value.upstream, value.detached_upstream = leaves.set_of(upstream), leaves.set_of(around)
-        influence.follow(value, root)
-        influence.before_backward([x * 2, None])
-        assert not value.decides
-        influence.before_backward([root])
-        assert value.decides == decides
 
 
 def test_a_detach_is_blamed_before_the_no_grad_of_a_rollout() -> None:
