@@ -267,7 +267,7 @@ def test_two_threads_end_a_step_of_one_clamp_at_once() -> None:
             values.end_step(True)
             return True
 
-    values.end_step(OtherThread())  # type: ignore[arg-type]
+    values.end_step(OtherThread())
     assert not values.runs_away
 
 
