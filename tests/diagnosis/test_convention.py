@@ -48,8 +48,8 @@ def _find(p: torch.Tensor, steps: int, **options: Any) -> Any:
             p.grad = q.grad = None
             (p.abs() + q * q).sum().backward()
             with torch.no_grad():
-                p -= 0.1 * p.grad  # type: ignore[operator]
-                q -= 0.1 * q.grad  # type: ignore[operator]
+                p -= 0.1 * p.grad
+                q -= 0.1 * q.grad
     return [finding for finding in d.findings if finding.code == "convention"]
 
 
@@ -68,33 +68,6 @@ def test_the_finding_names_the_convention_and_the_pin() -> None:
         f"with pseudograd.pin_edge(abs={installed_era()!r}): ...  # keeps it so on every torch. Train with abs='jax' beside it, "
         "from the same seeds, before you choose"
     )
-
-
-def _train_deviation(seed: int) -> float:
-    """A deviation at its bound, from which only what torch up to 2.13 passes leads away."""
-    generator = torch.Generator().manual_seed(seed)
-    log_std, y = nn.Parameter(torch.tensor(-2.0)), torch.randn(64, generator=generator)
-    optimizer = torch.optim.SGD([log_std], 0.003)
-    loss = y.sum()
-    for _ in range(60):
-        s = log_std.clamp(-2.0, 2.0)
-        loss = (s + 0.5 * (y / s.exp()) ** 2).mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return loss.item()
-
-
-def test_the_pasted_pin_keeps_the_training_as_it_is() -> None:
-    """On one torch the training is better under the other convention, on the other one worse: one training shows neither."""
-    plain = _train_deviation(0)
-    with diagnose(sensitivity=True) as d:
-        _train_deviation(0)
-    (finding,) = [finding for finding in d.findings if finding.code == "convention"]
-    assert "It may decide this training" in finding.evidence
-    assert "ends was not measured" in finding.evidence
-    with eval(finding.next_step.partition("with ")[2].partition(": ...")[0], {"pseudograd": pseudograd}):
-        assert _train_deviation(0) == plain
 
 
 def test_a_share_that_is_high_on_one_parameter_alone_is_not_said_to_stay_high() -> None:
@@ -133,11 +106,8 @@ AT_A_KINK: dict[str, Any] = {
     "clamp": lambda p: torch.clamp(p, 0, 1),
     "tensor bounds": lambda p: torch.clamp(p, torch.zeros(4), torch.ones(4)),
     "relu": torch.relu,
-    "relu6": functional.relu6,
     "abs": torch.abs,
     "leaky_relu": functional.leaky_relu,
-    "hardtanh": lambda p: functional.hardtanh(p, 0.0, 1.0),
-    "selu": functional.selu,
     "maximum": lambda p: torch.maximum(p, torch.zeros(4)),
     "fmax": lambda p: torch.fmax(p, torch.zeros(4)),
     "margin_ranking_loss": lambda p: functional.margin_ranking_loss(p, torch.zeros(4), torch.ones(4), reduction="none"),
@@ -162,7 +132,6 @@ def test_the_advised_pin_settles_the_finding(name: str) -> None:
     (finding,) = _find_convention(name, contextlib.nullcontext())
     assert "nan" not in finding.evidence
     match = re.search(r"pseudograd\.pin_edge\(.*?\)", finding.next_step)
-    assert match is not None
     assert _find_convention(name, eval(match[0], {"pseudograd": pseudograd})) == []
 
 
