@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,9 +12,8 @@ from torch.nn import functional
 import pseudograd
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.judge.findings.edge import is_cut_behind
 from pseudograd.diagnosis.tell import text
-from pseudograd.torch_table.eras import ERAS, OPEN_ERA, installed_era
+from pseudograd.torch_table.eras import OPEN_ERA, installed_era
 
 from .checks import codes, diagnosed, follow, line_of, number_of, only, site_of, starved
 from .trainers import steps
@@ -40,7 +37,6 @@ class Planted(nn.Module):
 
 
 def test_each_cut_is_blamed_at_its_line_and_a_cut_that_decides_nothing_is_harmless() -> None:
-    torch.manual_seed(0)
     net, x, y = Planted(), torch.randn(16, 4), torch.randint(3, (16,))
     with diagnose(net) as d:
         out = net(x)
@@ -84,7 +80,6 @@ def test_every_kind_of_structural_cut_is_followed_to_the_loss(cut: Callable[[Ten
     assert name in {record.kind for record in d.structural if record.reaches_loss}
     (record,) = d.starved
     assert record.shape == (2,)
-    assert record.cause is not None
     assert record.cause.where.startswith("tests/diagnosis/test_findings.py:")
 
 
@@ -119,12 +114,10 @@ def test_a_parameter_that_starts_on_a_bound_is_a_kink_and_the_pasted_pin_moves_i
     assert ("pin_edge('torch<=2.13')" in finding.next_step) == is_frozen
     if is_frozen:
         follow(finding.next_step, step)
-        assert bias.grad is not None
         assert bias.grad.any()
 
 
 def test_zeros_of_a_last_layer_before_a_relu_are_a_kink() -> None:
-    torch.manual_seed(0)
     last = nn.Linear(3, 4)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)
@@ -152,17 +145,6 @@ def test_no_line_breaks_within_a_word() -> None:
 
 
 # --- guard, edge, cut -------------------------------------------------------------------------------------------------
-
-
-def test_the_finding_edge_names_every_era() -> None:
-    image = torch.rand(4, 4)
-    image[0] = 0.0
-    image.requires_grad_()
-    d = diagnosed(lambda: image.clamp(0.0, 1.0).sum())
-    (finding,) = d.findings
-    assert (finding.code, finding.share) == ("edge", 0.25)
-    assert all(name in finding.evidence for name in ERAS)
-    assert "pin_edge('torch<=2.13')" in finding.next_step
 
 
 def _policy(log_ratio: Tensor) -> Tensor:
@@ -212,7 +194,6 @@ def test_a_guard_keeps_what_no_parameter_got(key: str) -> None:
     function, is_kept = GUARDED[key]
     p = nn.Parameter(torch.full((4,), 3.0))
     d = diagnosed(lambda: function(p).sum())
-    assert p.grad is not None
     assert bool(p.grad.isfinite().all()) == is_kept
     assert d.findings[-1].next_step.startswith("Leave it alone: no override") == is_kept
     assert ("infinite: acos at " in d.findings[-1].next_step) == ("bound" in key)
@@ -236,14 +217,6 @@ def test_a_guard_is_told_beside_another_parameter_whose_gradient_is_infinite() -
     assert sorted(codes(d)) == ["guard", "nonfinite"]
 
 
-@pytest.mark.parametrize("passes", [True, False])
-def test_where_this_torch_passes_most_already_no_era_reaches_a_leaf_that_starves(passes: bool) -> None:
-    starving = SimpleNamespace(starves=True)
-    evidence: Any = SimpleNamespace(leaves=SimpleNamespace(unpack=lambda upstream: [starving]), sites=())
-    site: Any = SimpleNamespace(eras={installed_era(): 1.0} if passes else {}, upstream=1, next_cuts_at_bound=False)
-    assert is_cut_behind(site, evidence) == passes
-
-
 def test_an_op_that_cuts_finite_gradients_and_passes_others_is_no_guard() -> None:
     p = nn.Parameter(torch.tensor([0.0, 0.5, 3.0]))
     d = diagnosed(lambda: p.clamp(-1, 1).sqrt().sum())
@@ -265,7 +238,6 @@ def test_the_pin_of_a_guard_works_when_it_is_pasted(bound: Callable[[Tensor], Te
     step = only(d, "guard").next_step
     with eval(step[step.index("pseudograd.pin_edge") :].partition(")")[0] + ")", {"pseudograd": pseudograd}):
         run()
-    assert p.grad is not None
     assert bool(p.grad.isfinite().all())
 
 
@@ -292,13 +264,11 @@ def test_no_pin_is_advised_that_would_open_a_guard(case: str) -> None:
     (advised,) = [finding.next_step for finding in d.findings if finding.code != "guard"]
     assert "a pin would pass what is not finite at " in advised
     follow(advised, run)
-    assert p.grad is not None
     assert p.grad.isfinite().all()
     assert p.grad[0] != 0
 
 
 def _penalised(limit: Callable[[nn.Linear, Tensor], Tensor]) -> Diagnosis:
-    torch.manual_seed(0)
     net, x = nn.Linear(4, 2), torch.randn(16, 4)
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     return steps(None, lambda: functional.mse_loss(net(x), x[:, :2]) + limit(net, x), 4, optimizer)
