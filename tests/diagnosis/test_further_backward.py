@@ -15,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis.count import further_backward
-from pseudograd.diagnosis.count.whatif import WhatIfMeter
 from pseudograd.listen import nodes
 from pseudograd.look.purity import is_pure
 from pseudograd.torch_table.private import tells_unpack_hooks
@@ -123,7 +122,6 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 @folded
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_gradients_are_those_of_torchs_engine(name: str) -> None:
-    torch.manual_seed(0)
     roots, leaves = GRAPHS[name]()
     grads, behind = [torch.ones_like(root) for root in roots], nodes.reachable_from(roots)
     assert further_backward.refusal(behind) is None
@@ -178,7 +176,6 @@ def test_no_code_of_the_program_runs_once_more(name: str) -> None:
         pytest.skip("before torch 2.9 only a diagnosis knows the hooks that unpack")
     f, who = REFUSED[name]
     why = further_backward.refusal(nodes.reachable_from([f(_weights() * 1).sum()]))
-    assert why is not None
     assert why.startswith(who)
     assert "would run" in why
     assert "once more" in why
@@ -235,18 +232,3 @@ def test_a_backward_that_only_computes_is_pure(body: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("backward", [print, eval("lambda ctx, grad: grad")])
 def test_a_backward_without_a_source_is_not_plainly_pure(backward: Any) -> None:
     assert not is_pure(backward)
-
-
-@pytest.mark.parametrize("module", ["torch.nn.utils", "train", None])
-def test_a_hook_is_noted_when_it_is_registered_by_its_module_of_torch_or_by_its_line(module: Any) -> None:
-    y = torch.ones(2, requires_grad=True) * 2
-    meter: Any = None
-    hook: Any = lambda grad: grad * 2  # noqa: E731
-    hook.__module__ = module
-    WhatIfMeter.after_call(meter, None, torch.Tensor.sin, (y, hook), None)
-    WhatIfMeter.after_call(meter, None, torch.Tensor.register_hook, (y, lambda grad: None), None)
-    assert further_backward.why_hooks_forbid([y.grad_fn]) is None
-    WhatIfMeter.after_call(meter, None, torch.Tensor.register_hook, (y, hook), None)
-    owner, _, why = str(further_backward.why_hooks_forbid([y.grad_fn])).partition(" may ")
-    assert owner.startswith("the hook of torch.nn.utils" if module == "torch.nn.utils" else "the hook at ")
-    assert why == "change gradients; ask without it, or let it return nothing at its end"
