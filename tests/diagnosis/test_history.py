@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +13,6 @@ from torch import nn
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count.norms import share_of_zeros
-from pseudograd.diagnosis.judge import norms
 
 from .. import browser
 
@@ -41,7 +38,6 @@ def _trained(steps: int = 12) -> tuple[Diagnosis, list[float], list[float]]:
         for _ in range(steps):
             optimizer.zero_grad()
             net(x).square().sum().backward()
-            assert net.first.weight.grad is not None
             norms.append(float(net.first.weight.grad.norm()))
             before = net.last.weight.detach().clone()
             optimizer.step()
@@ -65,7 +61,8 @@ def test_the_numbers_are_those_of_the_program() -> None:
 
 
 def test_the_share_of_zeros_is_that_of_each_gradient() -> None:
-    """In every pass, in the last one too, with two diagnoses at once."""
+    """In every pass, in the last one too, with two diagnoses at once. That of one number is none or all."""
+    assert [share_of_zeros(torch.tensor([value])) for value in (2.0, 0.0)] == [0.0, 1.0]
     weight = nn.Parameter(torch.ones(5, 8))
     cut = [0, 3, 40, 17, 1]
     with diagnose() as d, diagnose(detail="counts") as counts:
@@ -78,10 +75,6 @@ def test_the_share_of_zeros_is_that_of_each_gradient() -> None:
     assert row.norm == tuple((step, pytest.approx(2 * (40 - zeros) ** 0.5)) for step, zeros in enumerate(cut, 1))
 
 
-def test_the_share_of_zeros_of_one_number_is_none_or_all() -> None:
-    assert [share_of_zeros(torch.tensor([value])) for value in (2.0, 0.0)] == [0.0, 1.0]
-
-
 def test_a_long_history_is_thinned_out() -> None:
     rows = _trained(70)[0].history
     assert all(len(row.norm) <= 66 and row.norm[0][0] == 1 and row.norm[-1][0] == 70 for row in rows)
@@ -90,7 +83,6 @@ def test_a_long_history_is_thinned_out() -> None:
 def test_the_page_holds_json_that_a_browser_reads(tmp_path: Path) -> None:
     text = _trained()[0].write_html(tmp_path / "page.html").read_text(encoding="utf-8")
     data = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert data is not None
     assert "Infinity" not in data[1]
     assert {"parameter", "norm", "zero", "sensitivity", "stalled"} == set(json.loads(data[1])["history"][0])
 
@@ -113,20 +105,3 @@ def test_the_page_draws_a_row_for_each_parameter(tmp_path: Path) -> None:
         "stalled of gain: 0 % at backward 1, 0 % at backward 9",
     ]
     assert by_name["last.weight"][-1].startswith("stalled of last.weight: ")
-
-
-def test_a_history_has_the_largest_share_of_each_step() -> None:
-    sizes = SimpleNamespace(count=2, order=0, norm_by_step=((1, 0.5),), zeros=((1, 0.0),))
-    leaves = [SimpleNamespace(name="w", sizes=sizes), SimpleNamespace(name="unused", sizes=None)]
-    rows = [
-        (None, "w", ((1, 0.25), (5, 0.5))),
-        (None, "w", ((1, 0.5),)),
-        ("a.py:1", "w", ((1, 0.9),)),
-        (None, None, ((1, 0.9),)),
-    ]
-    sensitivity = [SimpleNamespace(where=where, parameter=name, steps=steps) for where, name, steps in rows]
-    stalls = [SimpleNamespace(parameter="w", by_step=((2, 0.75),))]
-    histories: Any = norms.histories
-    assert histories(leaves, sensitivity, stalls) == [
-        norms.History("w", ((1, 0.5),), ((1, 0.0),), ((1, 0.5), (5, 0.5)), ((2, 0.75),))
-    ]
