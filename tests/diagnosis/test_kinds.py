@@ -106,7 +106,7 @@ def test_a_new_row_is_in_text_json_page_and_condition(monkeypatch: pytest.Monkey
     row = {"code": "huge", "number": "PG299", "meaning": "something is huge", "next_step": "make it smaller"}
     assert report["kinds"] == [{**row, "protects": True}]
     text = d.write_html(tmp_path / "page.html").read_text(encoding="utf-8")
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
     assert data["kinds"] == report["kinds"]
     assert len(parse_condition("huge")(d)) == len(parse_condition("huge > 0.5")(d)) == 1
     assert parse_condition("huge>0.8")(d) == []
@@ -150,16 +150,3 @@ def test_the_condition_cut_reads_a_clamp_under_a_pin(era: str) -> None:
     with pin_edge(era), diagnose() as d:
         torch.full((3,), 2.0, requires_grad=True).clamp(0, 1).sum().backward()
     assert len(parse_condition("cut>0.5")(d)) == 1
-
-
-# --- deliberate lines -----------------------------------------------------------------------------------------------
-
-
-def test_deliberate_findings_of_a_line_are_counted_once() -> None:
-    p, q = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.tensor([5.0, 0.5]))
-    with diagnose() as d:
-        y = p.clamp(-6.28, 0.0)  # pseudograd: deliberate
-        z = q.clamp(0.0, 1.0)  # pseudograd: deliberate
-        (y.sum() + z.sum()).backward()
-    assert d.findings == []
-    assert d.muted == 2
