@@ -21,25 +21,6 @@ from pseudograd.diagnosis.count.names import unwrapped
 from .checks import define, diagnosed
 
 
-class Quantised(nn.Linear):
-    """Its scale leaves torch before any module has returned."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs)
-        self.scale = nn.Parameter(torch.tensor(0.05))
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = torch.fake_quantize_per_tensor_affine(self.weight, self.scale.item(), 0, -8, 7)
-        return nn.functional.linear(x, weight, self.bias)
-
-
-def test_a_leaf_that_is_met_before_its_module_has_returned() -> None:
-    net = nn.Sequential(Quantised(8, 16), nn.ReLU(), Quantised(16, 1))
-    d = diagnosed(lambda: net(torch.randn(4, 8)).sum())
-    assert sorted(d.parameters) == sorted(name for name, _ in net.named_parameters())
-    assert [record.parameter for record in d.starved] == ["0.scale", "2.scale"]
-
-
 class Trainer(nn.Module):
     """As a LightningModule: its own call is never made, so no frame shows it."""
 
