@@ -170,31 +170,5 @@ def test_after_a_step_that_raises(calls_of_recorder: list[str]) -> None:
     assert d.errors == []
 
 
-@pytest.mark.parametrize("has_closure", [True, False])
-def test_a_parameter_that_had_a_gradient_in_a_step_is_looked_at_no_more(has_closure: bool) -> None:
-    used, unused = (nn.Parameter(torch.ones(2)) for _ in range(2))
-    optimizer = torch.optim.SGD([used, unused], 0.1)
-
-    def backward() -> Any:
-        optimizer.zero_grad()
-        loss = used.square().sum()
-        loss.backward()
-        return loss
-
-    with diagnose() as d:
-        for _ in range(2):
-            if has_closure:
-                optimizer.step(backward)
-            else:
-                backward()
-                optimizer.step()
-            (known,) = d._recorder.optimisers._records.values()
-            assert [leaf.tensor() is unused for leaf in known.pending] == [True]
-    assert known.steps == 2
-    leaf = d._recorder.leaves.leaf_of(used)
-    assert leaf is not None
-    assert (bool(leaf.step_saw_gradient), bool(leaf.step_missed_gradient), leaf.is_stepped) == (True, False, True)
-
-
 def test_entries_are_looked_at_in_ever_fewer_backwards() -> None:
     assert [backward for backward in range(1, 600) if _is_looked_at(backward)] == [3, 8, 32, 128, 512]
