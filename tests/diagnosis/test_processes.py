@@ -131,7 +131,6 @@ def test_signals_end_it_as_without_us_and_the_report_is_written(sent: int, statu
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(sent)
     _, err = process.communicate(timeout=60)
