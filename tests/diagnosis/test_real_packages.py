@@ -87,9 +87,6 @@ def test_an_edit_of_the_named_line_brings_the_gradient_back(name: str, script: A
         assert report[when] == pytest.approx(expected[when], abs=0.02)
 
 
-# facts measured without any tracer: the share of zeros, by torch
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_the_page_shows_what_a_run_says(measuring: Any, diagnosed: dict[str, Any]) -> None:
     lines = (ROOT / "docs" / "diagnose.md").read_text(encoding="utf-8").splitlines()
