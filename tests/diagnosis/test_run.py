@@ -137,7 +137,7 @@ def test_json_and_page_have_the_names_of_the_records(capfd: pytest.CaptureFixtur
     text = (tmp_path / "page.html").read_text()
     assert not re.search(r'(src|href)="https?:', text), "the page needs no network"
     assert "%DATA%" not in text
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])  # type: ignore[index]
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
     assert [finding["code"] for finding in data["findings"]] == ["cut", "starved"]
 
 
