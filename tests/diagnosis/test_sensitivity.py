@@ -132,7 +132,7 @@ def test_a_family_that_leaves_its_kink_has_a_share_of_0_from_there_on() -> None:
             p.grad = None
             (p.abs() + p).sum().backward()
             with torch.no_grad():
-                p -= p.grad  # type: ignore[arg-type]
+                p -= p.grad
     family = d.sensitivity[0]
     assert family.steps == ((1, 1.0), (3, 0.0), (5, 0.0))
     assert (family.first, family.last, family.share, family.at_kink) == (1.0, 0.0, pytest.approx(1 / 3), (1.0, 0.0))
@@ -156,32 +156,6 @@ def test_a_gradient_that_the_convention_alone_brings() -> None:
     assert d.metrics()["pseudograd/sensitivity/abs"] == math.inf
 
 
-def _training(with_sensitivity: bool) -> list[Tensor]:
-    torch.manual_seed(0)
-    layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2), nn.ReLU(), nn.Dropout(0.5), nn.Flatten()
-    net = nn.Sequential(*layers, nn.Linear(36, 3))
-    optimizer = torch.optim.AdamW(net.parameters(), 0.01)
-    x = torch.randint(0, 2, (8, 1, 8, 8)).float()
-    sums: list[float] = []
-
-    def look(grad: Tensor) -> None:
-        sums.append(float(grad.sum()))
-
-    net[0].weight.register_hook(look)
-    with diagnose(net, sensitivity=with_sensitivity) as d:
-        for _ in range(4):
-            optimizer.zero_grad()
-            (net(x).clamp(0, 1).max(1)[0].sort()[0] * torch.rand(8)).abs().sum().backward()
-            optimizer.step()
-    assert d.errors == []
-    assert with_sensitivity == bool(d.sensitivity)
-    return [*(value.clone() for value in net.state_dict().values()), torch.tensor(sums), torch.get_rng_state()]
-
-
-def test_a_training_is_bit_for_bit_as_without_sensitivity() -> None:
-    assert all(map(torch.equal, _training(False), _training(True)))
-
-
 class _Counting(torch.autograd.Function):
     ran = 0
 
@@ -199,17 +173,10 @@ class _Counting(torch.autograd.Function):
 def test_what_has_side_effects_is_refused_with_the_reason() -> None:
     x = torch.zeros(2, requires_grad=True)
     _Counting.ran = 0
-    ran: list[Tensor] = []
-
-    def forward(z: Tensor) -> Tensor:
-        ran.append(z)
-        return z.abs()
-
     with diagnose(sensitivity=True) as d:
         _Counting.apply(x).abs().sum().backward()
-        checkpoint(forward, x, use_reentrant=False).sum().backward()
+        checkpoint(torch.abs, x, use_reentrant=False).sum().backward()
     assert _Counting.ran == 1
-    assert len(ran) == 2, "once, and once in the backward"
     assert d.sensitivity == []
     (function, passes), (ckpt, more) = sorted(d.unsensed.items(), key=lambda item: "checkpoint" in item[0])
     assert "_Counting would run once more" in function
