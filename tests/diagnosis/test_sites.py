@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.func import grad, hessian, jacrev, vmap
+from torch.func import grad, hessian, vmap
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.norms import Facts
 from pseudograd.diagnosis.tell.as_json import plain_record
-from pseudograd.listen.hooks import backwards
 from pseudograd.torch_table.eras import installed_era
-from pseudograd.torch_table.private import mode_stack
 
 from ..choices import folded
 from .checks import diagnosed, line_of, number_of, site_of
+from .test_harmless import assert_nothing_is_left
 
 X = [
     -1.0,
@@ -128,7 +127,6 @@ def test_every_way_to_get_a_gradient_is_counted_once(way: str, detail: str) -> N
     sites = [site for site in d.sites if site.op == op]
     assert sum(site.arrived for site in sites) == arrived, d.sites
     assert sum(site.cut for site in sites) == cut
-    assert d.errors == []
 
 
 @folded
@@ -140,7 +138,6 @@ def test_every_way_shows_whether_a_clamp_is_a_guard(way: str, detail: str) -> No
         with diagnose(detail=detail) as d:
             x = torch.tensor([-1.0, 0.0, 1e-9, 0.5, 2.0], requires_grad=True)
             (checkpoint(f, x, use_reentrant="with" in way) if "checkpoint" in way else f(x)).square().sum().backward()
-        assert d.errors == []
         (finding,) = (finding for finding in d.findings if finding.code == "cut")
         return finding.next_step
 
@@ -174,19 +171,6 @@ def test_tensor_bounds_have_eras_of_their_own() -> None:
     assert (site.at_bound, site.eras) == (1, {"torch<=2.13": 1.0, "torch>=2.14": 0.5})
 
 
-def test_a_site_has_the_line_and_the_source_of_its_call() -> None:
-    def library(x: Tensor) -> Tensor:
-        return 1 + torch.relu(x) + torch.clamp(
-            x, min=0.5)  # fmt: skip
-
-    x = torch.tensor([1.0, -1.0], requires_grad=True)
-    d = diagnosed(lambda: library(x).sum())
-    relu = site_of(d, "relu")
-    assert relu.expression == "torch.relu(x)"
-    assert site_of(d, "clamp").expression == "torch.clamp( x, min=0.5)"
-    assert relu.where == f"tests/diagnosis/test_sites.py:{line_of('return 1 + torch.relu(x)')}"
-
-
 def _curved(v: Tensor) -> Tensor:
     return (v.clamp(-0.5, 0.5) * v).abs().sum() + torch.relu(v).pow(2).sum()
 
@@ -198,24 +182,16 @@ def _penalty(x: Tensor) -> None:
 
 def _graph_of_backward(x: Tensor) -> None:
     _curved(x).backward(inputs=[x], create_graph=True)
-    torch.autograd.grad(x.grad.square().sum(), x)  # type: ignore[union-attr]
+    torch.autograd.grad(x.grad.square().sum(), x)
     x.grad = None  # else it keeps itself alive
-
-
-def _inner_loop(x: Tensor) -> None:
-    (slope,) = torch.autograd.grad(_curved(x), x, create_graph=True)
-    _curved(x - 0.1 * slope).backward()
 
 
 SECOND: dict[str, Callable[[Tensor], object]] = {
     "a gradient penalty": _penalty,
     "a graph of a backward": _graph_of_backward,
-    "an inner loop": _inner_loop,
     "a Hessian": lambda x: torch.autograd.functional.hessian(_curved, x),
     "a product with a Hessian": lambda x: torch.autograd.functional.hvp(_curved, x, torch.ones_like(x)),
-    "jacrev of jacrev": lambda x: jacrev(jacrev(_curved))(x.detach()),
     "hessian of torch.func": lambda x: hessian(_curved)(x.detach()),
-    "grad of grad": lambda x: grad(lambda v: grad(_curved)(v).square().sum())(x.detach()),
     "grad of grad under vmap": lambda x: vmap(grad(lambda v: grad(_curved)(v).sum()))(x.detach()[None]),
 }
 
@@ -226,22 +202,17 @@ def test_second_derivatives_have_a_line(way: str) -> None:
     """That of abs is 0 everywhere, which is no finding."""
     with diagnose() as d:
         SECOND[way](torch.tensor([-1.5, -0.2, 0.1, 0.3, 0.9, 2.0], requires_grad=True))
-    assert d.errors == []
     assert [site.op for site in d.sites if site.where == "?"] == []
     (finding,) = d.findings
     assert (finding.code, number_of(finding.where)) == ("cut", line_of("return (v.clamp("))
 
 
 def test_everything_is_as_before_when_it_has_ended() -> None:
-    apply, backward_of_torch = vars(torch.autograd.Function).get("apply"), torch.autograd._engine_run_backward  # type: ignore[attr-defined]
     x = torch.ones(2, requires_grad=True)
     x.register_hook(lambda grad: 1 / 0)
     with pytest.raises(ZeroDivisionError), diagnose():
         clamp(x).sum().backward()
-    assert vars(torch.autograd.Function).get("apply") is apply
-    assert torch.autograd._engine_run_backward is backward_of_torch  # type: ignore[attr-defined]
-    assert backwards.subscribers == ()
-    assert not mode_stack()
+    assert_nothing_is_left()
     with diagnose() as d:
         pass
     with pytest.raises(RuntimeError, match="diagnose: a diagnosis must be entered once"), d:
@@ -274,13 +245,6 @@ def test_the_nodes_inside_a_recurrent_network_have_the_line_of_its_call() -> Non
         every.sum().backward()
     assert {site.expression for site in d.sites} == {"network(x)"}
     assert {site.op: site.calls for site in d.sites} == {"mul": 120, "sub": 60, "tanh": 60, "sigmoid": 120}
-
-
-def test_the_region_of_x_is_counted_in_each_step() -> None:
-    x = torch.nn.Parameter(torch.tensor([-1.0, 0.5, 3.0]))
-    d = diagnosed(lambda: x.clamp(0, 1).sum(), times=3)
-    (site,) = d.sites
-    assert (site.calls, site.below, site.above, site.recoverable) == (3, 3, 3, 3)
 
 
 def test_facts_for_the_judgement_are_in_no_report() -> None:
