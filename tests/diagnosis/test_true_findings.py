@@ -30,16 +30,11 @@ from ..choices import one_in
 from .checks import codes, diagnosed, follow, line_of, only, site_of, starved
 from .trainers import steps
 
-PLACES = torch.tensor([3, 2, 1, 0])
-
 # --- dead: nothing leaves at all ---------------------------------------------------------------------------------------
 
 MOVING: dict[str, Callable[[Tensor], Tensor]] = {
     "flip": lambda x: x.flip(0),
-    "index": lambda x: x[PLACES],
-    "sort": lambda x: x.sort().values,
-    "gather": lambda x: x.gather(0, PLACES),
-    "scatter": lambda x: torch.zeros(4).scatter(0, PLACES, x),
+    "index": lambda x: x[torch.tensor([3, 2, 1, 0])],
     "cumsum": lambda x: x.flip(0).cumsum(0),
     "fft": lambda x: torch.fft.fft(x).real.flip(0),
 }
@@ -49,20 +44,9 @@ MOVING: dict[str, Callable[[Tensor], Tensor]] = {
 def test_an_op_that_moves_or_mixes_elements_is_not_dead(op: str, detail: str) -> None:
     w = nn.Parameter(torch.tensor([4.0, 3.0, 2.0, 1.0]))
     d = diagnosed(lambda: MOVING[op](w * 2)[0], detail=detail)
-    assert w.grad is not None
     assert w.grad.any()
     assert codes(d) == []
     assert all(site.cut == 0 for site in d.sites if site.op != "mul"), d.sites
-
-
-def test_a_moving_op_that_loses_some_is_counted_by_numbers() -> None:
-    """Two gradients of one place add up: one less leaves, and all of their size."""
-    w = nn.Parameter(torch.tensor([1.0, 2.0, 3.0]))
-    with diagnose() as d:
-        w[torch.tensor([2, 2, 0])].backward(torch.tensor([1.0, 2.0, 0.0]))
-    site = site_of(d, "index")
-    assert (site.arrived, site.cut, site.magnitude) == (2, 1, 3.0)
-    assert site.cut_magnitude == 0.0  # it was added to the other
 
 
 def test_an_activation_that_is_flat_everywhere_is_dead_and_leaky_revives_it() -> None:
@@ -76,7 +60,6 @@ def test_an_activation_that_is_flat_everywhere_is_dead_and_leaky_revives_it() ->
     assert "all of 3 arriving gradients are cut" in only(d, "starved").also[0]
     x.grad = None
     follow(only(d, "starved").next_step, step)
-    assert x.grad is not None
     assert x.grad.ne(0).all()
 
 
@@ -105,7 +88,6 @@ CHOICES: dict[str, Callable[[Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_choice_is_no_fault(choice: str) -> None:
-    torch.manual_seed(0)
     layer = nn.Linear(2, 3)
     with diagnose(layer) as d:
         h = layer(torch.randn(4, 2))
@@ -167,7 +149,6 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
     site = site_of(d, "clamp")
     assert site.recoverable == back
     (cut,) = [finding for finding in d.findings if finding.code in ("cut", "starved")]
-    assert cut.also or cut.code == "cut"
     advice = cut.next_step
     assert advice.startswith(advises)
     assert ("99.0 % of what is cut would only lead further outside" in advice) == (back == 1)
@@ -175,7 +156,6 @@ def test_inward_is_advised_for_what_leads_back(back: int, advises: str) -> None:
         assert f"it passes {percent(back / 100)} of what is cut" in advice
         x.grad = None
         follow(advice, step)
-        assert x.grad is not None
         assert int(torch.count_nonzero(x.grad)) == back
 
 
@@ -209,7 +189,6 @@ GUARDED: dict[str, Callable[[Tensor], Tensor]] = {
     "log": lambda p: -(p * 1e-3).clamp(min=1e-8).log().sum(),
     "log, and all is cut": lambda p: -(p * 1e-10).clamp(min=1e-8).log().sum(),
     "log, between two bounds": lambda p: -(1 - (1 - p / 4).clamp(1e-6, 1 - 1e-6)).log().sum(),
-    "log, from 0.01 on": lambda p: -(p * 1).clamp(min=0.01).log().sum(),
     "division, from 0.05 on": lambda p: (torch.ones(3) / (p * 1).clamp(min=0.05)).sum(),
     "a floor of anything": lambda p: -(p * 1).clamp(min=0.3).tanh().sum(),
     "a range in front of exp": lambda p: (p * 3).clamp(-20, 2).exp().sum(),
@@ -337,32 +316,6 @@ def test_one_clamp_of_the_parameters_of_two_modules_is_a_projection_of_each(star
     assert "{parameter: (0, 1)})  # once for each parameter that this line clamps, after" in finding.next_step
 
 
-@pytest.mark.parametrize("detail", ["full", "counts"])
-def test_a_clamp_in_place_on_a_view_is_found(detail: str) -> None:
-    """Also of a view of a transposed base, and its slice alone is counted."""
-    torch.manual_seed(0)
-    x, weight = nn.Parameter(torch.randn(64, 8)), torch.linspace(-1, 1, 512).reshape(8, 64)
-
-    def step() -> int:
-        y = (x * 6).t()
-        y[:4].clamp_(0, 1)
-        x.grad = None
-        (y * weight).sum().backward()
-        assert x.grad is not None
-        return int((x.grad[:, :4] == 0).sum())
-
-    with diagnose(detail=detail) as d:
-        cut = step()
-    site = site_of(d, "clamp")
-    assert cut > 50
-    assert (site.elements, site.arrived, site.cut, site.recoverable) == (256, 256, cut, None)
-    assert codes(d) == ["cut"]
-    assert "would lead back" not in d.findings[0].evidence
-    zeros: list[int] = []
-    follow(d.findings[0].next_step, lambda: zeros.append(step()))
-    assert 0 < zeros[0] < cut
-
-
 # --- a wind-up ---------------------------------------------------------------------------------------------------------
 
 
@@ -422,15 +375,12 @@ def test_a_value_that_winds_up_and_turns_is_a_finding(way: str, turns: bool) -> 
     assert z.detach().abs().max() <= 0.5
 
 
-@pytest.mark.parametrize("is_in_place", [True, False])
-def test_a_projection_under_no_grad_is_no_kink_but_the_clamp_of_the_loss_is(is_in_place: bool) -> None:
+def test_a_projection_under_no_grad_is_no_kink_but_the_clamp_of_the_loss_is() -> None:
     p = nn.Parameter(torch.zeros(4))
     with diagnose() as d:
         with torch.no_grad():
-            if is_in_place:
-                p.clamp_(0, 1)
-            else:
-                p.copy_(p.clamp(0, 1))
+            p.clamp_(0, 1)
+            p.copy_(p.clamp(0, 1))
         (p * 2).sum().backward()
     assert codes(d) == []
     with diagnose() as d:
@@ -445,29 +395,6 @@ def test_an_op_of_ours_has_no_kink_of_torch() -> None:
     p = nn.Parameter(torch.zeros(4))
     d = diagnosed(lambda: pg.clamp(p, 0.0, 1.0, rule="identity").sum())
     assert codes(d) == []
-
-
-# --- values that leave torch --------------------------------------------------------------------------------------------
-
-LEAVING: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "float": (lambda z: torch.full((16, 4), float(z.mean().detach())), "float()"),
-    "tolist": (lambda z: torch.tensor(z.detach().tolist()), ".tolist()"),
-    "a copy": (lambda z: torch.from_numpy(z.detach().numpy() * 2), ".numpy()"),
-    "a new tensor": (lambda z: torch.ones(2).new_tensor(z.detach()), ".detach()"),
-}
-
-
-@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
-@pytest.mark.parametrize("way", LEAVING)
-def test_a_value_that_leaves_torch_is_blamed_at_its_line(way: str) -> None:
-    leave, kind = LEAVING[way]
-    first, second = nn.Linear(8, 4), nn.Linear(4, 1)
-    d = diagnosed(lambda: second(leave(first(torch.randn(16, 8)))).pow(2).mean(), nn.ModuleList([first, second]))
-    record = next(record for record in d.starved if record.parameter == "0.weight")
-    assert record.cause is not None
-    assert kind in record.why
-    assert ("cut by" in record.why) == (kind == ".detach()")
-    assert record.cause.where.startswith("tests/diagnosis/test_true_findings.py:")
 
 
 # --- vanishing ----------------------------------------------------------------------------------------------------------
@@ -487,36 +414,22 @@ class Residual(nn.Sequential):
         return x + super().forward(x)
 
 
-def _fit_weights(net: nn.Module) -> nn.Module:
-    for layer in net.modules():
-        if isinstance(layer, nn.Linear):
-            nn.init.kaiming_normal_(layer.weight)
-    return net
-
-
 NETS: dict[str, Callable[[], nn.Module]] = {
-    "few sigmoids": lambda: _mlp(4, nn.Sigmoid),
-    "normalised sigmoids": lambda: _mlp(10, nn.Sigmoid, nn.LayerNorm),
-}
-ADVISED: dict[str, Callable[[], nn.Module]] = {
     "residual": lambda: nn.Sequential(
         nn.Linear(4, 32), *(Residual(nn.Linear(32, 32), nn.Sigmoid()) for _ in range(16))
     ),
-    "normalised relu": lambda: _mlp(16, nn.ReLU, nn.LayerNorm),
-    "relu with fitting weights": lambda: _fit_weights(_mlp(16, nn.ReLU)),
+    "normalised": lambda: _mlp(16, nn.ReLU, nn.LayerNorm),
 }
 
 
-@pytest.mark.parametrize("name", [*NETS, *ADVISED])
+@pytest.mark.parametrize("name", NETS)
 def test_no_gradient_vanishes_in_a_usual_network(name: str) -> None:
-    net = (NETS | ADVISED)[name]()
-    d = diagnosed(lambda: net(torch.randn(64, 4)).square().mean(), net)
-    assert codes(d) == [] if name in ADVISED else "vanish" not in codes(d), d.findings
+    net = NETS[name]()
+    assert codes(diagnosed(lambda: net(torch.randn(64, 4)).square().mean(), net)) == []
 
 
 def test_a_gradient_that_vanishes_is_a_finding_with_its_fall_and_its_cause() -> None:
     """The advice ends it: see the test above."""
-    torch.manual_seed(0)
     net = _mlp(10, nn.Sigmoid)
     d = diagnosed(lambda: net(torch.randn(64, 4)).square().mean(), net)
     (finding,) = d.findings
@@ -551,9 +464,7 @@ def test_a_comment_mutes_its_line_and_is_counted() -> None:
     assert sorted(site.is_deliberate for site in d.sites if site.op == "clamp") == [False, True, True]
 
 
-@pytest.mark.parametrize(
-    "pattern", ["test_true_findings.py:*", "tests/diagnosis/test_true_findings.py:{line}", "*:{line}"]
-)
+@pytest.mark.parametrize("pattern", ["test_true_findings.py:*", "*:{line}"])
 def test_patterns_mute_lines_and_parameters(pattern: str) -> None:
     d = _cut_three([pattern.format(line=line_of("first = x.clamp(0, 1)")), "teach*"])
     assert (codes(d), d.starved) == ([], [])
@@ -630,29 +541,6 @@ def test_no_override_is_advised_that_reaches_nothing() -> None:
     assert all("override(" not in finding.next_step for finding in d.findings)
 
 
-COMPOSITES: dict[str, Callable[[Tensor], Tensor]] = {  # of x == 0.5: the clamp inside cuts everything
-    "margin_ranking_loss": lambda x: functional.margin_ranking_loss(x, torch.ones(4), -torch.ones(4), margin=-1.0),
-    "hinge_embedding_loss": lambda x: functional.hinge_embedding_loss(x, -torch.ones(4), margin=-9.0),
-}
-
-
-@pytest.mark.parametrize("name", COMPOSITES)
-def test_an_override_reaches_inside_and_is_not_advised_where_it_would_pass_nothing(name: str) -> None:
-    """Torch runs this as one call too, and contexts write it out."""
-    x = nn.Parameter(torch.full((4,), 0.5))
-    d = diagnosed(lambda: COMPOSITES[name](x))
-    (finding,) = [finding for finding in d.findings if finding.code in ("starved", "cut")]
-    assert all(site.within is None for site in d.sites)
-    assert finding.next_step.startswith("None, if the clip is meant")
-    x.grad = None
-    with pg.override(clamp=lambda site: "inward" if site.is_at(finding.where) else None) as context:
-        COMPOSITES[name](x).backward()
-    assert x.grad is not None
-    assert not x.grad.any()
-    assert [(site.op, site.calls) for site in context.report().rewritten] == [("clamp_min", 1)]
-    assert context.report().missed == ()
-
-
 # --- pages, tensors that are swapped, pins -------------------------------------------------------------------------------
 
 
@@ -664,7 +552,6 @@ def test_the_page_s_placeholders_are_data_where_a_program_holds_them(tmp_path: P
     d = diagnosed(lambda: space["f"](nn.Parameter(torch.full((4,), 5.0))))
     page = d.write_html(tmp_path / "page.html").read_text()
     data = re.search(r'id="data">(.*?)</script>', page, re.S)
-    assert data is not None
     assert "%TEXT% and %DATA%" in json.dumps(json.loads(data[1]))
 
 
@@ -709,25 +596,25 @@ def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[n
     assert codes(steps(None, lambda: loss(p), 25, torch.optim.SGD([p], 0.05))) == []
 
 
-@pytest.mark.parametrize(("floor", "expected"), [(0.0, []), (1e-6, []), (2e-6, ["cut"]), (-1e-6, ["cut"])])
-def test_a_lower_bound_of_0_or_a_guard_against_0_is_calm(floor: float, expected: list[str]) -> None:
-    x = torch.tensor([-1.0, 1.0], requires_grad=True)
-    d = diagnosed(lambda: x.clamp(min=floor).tanh().sum())
-    assert codes(d) == expected
-    assert [line.endswith("as at a hinge, or at a guard against 0") for line in d.calm] == [True] * (not expected)
+HIGHS = iter((1 - 1e-6, 0.9))
+HINGES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "0": (lambda x: x.clamp(min=0.0).tanh(), "as at a hinge, or at a guard against 0"),
+    "1e-6": (lambda x: x.clamp(min=1e-6).tanh(), "as at a hinge, or at a guard against 0"),
+    "2e-6": (lambda x: x.clamp(min=2e-6).tanh(), ""),
+    "-1e-6": (lambda x: x.clamp(min=-1e-6).tanh(), ""),
+    "two guards": (lambda x: -x.abs().clamp(-1 + 1e-6, 1 - 1e-6), "as at a guard"),
+    "one guard": (lambda x: -x.abs().clamp(-1 + 1e-6, 0.9), ""),
+    "two guards, and then one": (lambda x: -x.abs().clamp(-1 + 1e-6, next(HIGHS)), ""),
+}
 
 
-def test_the_last_bounds_of_a_line_decide_whether_it_is_a_guard() -> None:
-    x, highs = torch.tensor([0.5, 1.5, 1 - 1e-6], requires_grad=True), iter((1 - 1e-6, 0.9))
-    assert codes(diagnosed(lambda: -x.clamp(-1 + 1e-6, next(highs)).sum(), times=2)) == ["cut"]
-
-
-@pytest.mark.parametrize(("high", "expected"), [(1 - 1e-6, []), (0.9, ["cut"])])
-def test_a_range_between_two_guards_is_calm(high: float, expected: list[str]) -> None:
-    x = torch.tensor([0.5, 1.5, 1 - 1e-6], requires_grad=True)
-    d = diagnosed(lambda: -x.clamp(-1 + 1e-6, high).sum())
-    assert codes(d) == expected
-    assert [line.endswith("as at a guard") for line in d.calm] == [True] * (not expected)
+@pytest.mark.parametrize("name", HINGES)
+def test_a_lower_bound_of_0_and_guards_are_calm(name: str) -> None:
+    function, calm = HINGES[name]
+    x = torch.tensor([-1.0, 0.5, 1.5, 1 - 1e-6], requires_grad=True)
+    d = diagnosed(lambda: function(x).sum(), times=2)
+    assert codes(d) == ([] if calm else ["cut"])
+    assert [line.endswith(calm) for line in d.calm] == [True] * bool(calm)
 
 
 def test_the_clamp_that_nonfinite_advises_in_front_of_a_softmax_is_no_cut() -> None:
