@@ -15,7 +15,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from .checks import codes, define, programs_in
-from .trainers import sgd, steps  # noqa: F401
+from .trainers import sgd, steps
 
 X, Y = torch.randn(16, 8), torch.randint(3, (16,))
 
@@ -64,10 +64,9 @@ def error(net: Callable[[Tensor], Tensor]) -> Tensor:
     return functional.cross_entropy(net(X), Y)
 
 
-def fit(net: nn.Module, mend: str = "", held: nn.Module | None = None, left_out: Tensor | None = None) -> Diagnosis:
-    """An optimiser holds a part of the net alone, or leaves out a parameter."""
-    parameters = [parameter for parameter in (held or net).parameters() if parameter is not left_out]
-    return train(net, torch.optim.SGD(parameters, 0.1), lambda: error(net), mend)
+def fit(net: nn.Module, mend: str = "", held: nn.Module | None = None) -> Diagnosis:
+    """held: the part of the net that the optimiser holds."""
+    return train(net, sgd(held or net), lambda: error(net), mend)
 
 
 # --- mistakes ------------------------------------------------------------------------------------------
@@ -83,30 +82,6 @@ class Late(nn.Module):
         if self.last is None:
             self.last = nn.Linear(8, 3)
         return self.last(self.first(x))
-
-
-class LateByName(Late):
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        if self.last is None:
-            self.grow(x.shape[1])
-        return self.last(x)
-
-    def grow(self, size: int) -> None:
-        setattr(self, "last", nn.Linear(size, 3))  # noqa: B010
-
-
-class Adapted(nn.Module):
-    """A frozen layer with a low-rank adapter."""
-
-    def __init__(self, base: nn.Module) -> None:
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down, self.up = nn.Linear(8, 2, bias=False), nn.Linear(2, 8, bias=False)
-        nn.init.zeros_(self.up.weight)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.base(x) + self.up(self.down(x))
 
 
 # Each returns its diagnosis. Behind the name stands what the expression of the finding begins with. mend: "" or the line that it advises.
@@ -146,11 +121,6 @@ return fit(Stack(f"{mend}\\nself.blocks = nn.ModuleList(self.blocks)"))
 # made by forward; self.last = nn.Linear(8, 3)
 return fit(Late(mend))
 
-# made by a method of forward; setattr(self, "last", nn.Linear(size, 3))
-net = LateByName()
-paste(mend, net=net, x=X)
-return train(net, sgd(net), lambda: error(net))
-
 # its moving average is given; optimizer = sgd(average)
 net = mlp()
 average = copy.deepcopy(net)
@@ -169,10 +139,6 @@ net, log_variance = mlp(), nn.Parameter(torch.zeros(()))
 optimizer = sgd(net)
 paste(mend, optimizer=optimizer, log_variance=log_variance)
 return train(net, optimizer, lambda: error(net) * torch.exp(-log_variance) + log_variance)
-
-# the last weight is left out; optimizer.step()
-net = mlp()
-return fit(net, mend, left_out=net[4].weight)
 
 # unfrozen later; optimizer =
 net = mlp()
@@ -193,19 +159,7 @@ net, head = mlp(), nn.Linear(3, 3)
 optimizer, beside = sgd(net), sgd(head)
 net.requires_grad_(False)
 paste(mend, net=net, optimizer=optimizer)
-with diagnose() as d:
-    for _ in range(4):
-        beside.zero_grad()
-        error(lambda x: head(net(x))).backward()
-        optimizer.step()
-        beside.step()
-return d
-
-# adapted later; optimizer.step()
-net = mlp()
-optimizer = sgd(net)
-net[0] = Adapted(net[0])
-return train(net, optimizer, lambda: error(net), mend)
+return steps(None, lambda: error(lambda x: head(net(x))), 4, optimizer, beside.step)
 
 # in a closure; optimizer = torch.optim.LBFGS
 net, scale = mlp(), nn.Parameter(torch.ones(()))
@@ -225,7 +179,6 @@ return d
 @pytest.mark.filterwarnings("ignore:Converting a tensor")  # LBFGS of torch 2.8 does
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_has_a_finding_at_its_line_and_a_mend(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
     training = define(MISTAKES[name], tmp_path / "mistake.py", "mend", **globals())
     d = training("")
     (finding,) = d.findings
@@ -252,10 +205,6 @@ outside = sgd(head)
 d = train(net, sgd(net), lambda: error(lambda x: head(net(x))))
 outside.step()
 return d
-
-# a head alone is tuned
-net = mlp()
-return fit(net, held=net[4])
 
 # the first layer is left alone
 net = nn.Sequential(nn.Linear(8, 8), mlp())
@@ -301,7 +250,6 @@ return d
 
 @pytest.mark.parametrize("name", MEANT)
 def test_what_is_meant_has_no_finding(name: str, tmp_path: Path) -> None:
-    torch.manual_seed(0)
     assert codes(define(MEANT[name], tmp_path / "meant.py", "", **globals())()) == []
 
 
