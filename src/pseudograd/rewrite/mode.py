@@ -149,10 +149,8 @@ class Rewrite(Entered):
         log = None if _is_compiling() else self.log
         values = spelling.values(args, kwargs)
         result, form = None, spelling.form
-        if form.write is not None and values is not None and engine.is_recording(*_flat(values)):
+        if form.write is not None and values is not None and engine.is_recording(*values):
             result = form.write(self._run_inside, *values)
-        if isinstance(result, str):  # the reason why torch has to run the call
-            return self._leave_to_torch(spelling, "", result, func, args, kwargs)
         if result is None:
             if _is_compiling() and engine.is_recording(*_flat((*args, *kwargs.values()))):
                 for name in form.hides:

@@ -92,8 +92,8 @@ class Form(Record):
     op: our op in whose name an error about a rule is raised; empty if it has the name of the function.
 
     hides: the names of other functions of the table that it runs inside, where no mode sees them.
-    write(run, *values): computes what torch computes, but calls each hidden function as `run(function, *arguments)`. It returns the result;
-        or None or a reason, if torch has to run the call. write=None: the function is not written out.
+    write(run, *values): computes what torch computes, but calls each hidden function as `run(function, *arguments)`. It returns the result,
+        or None if torch has to run the call. write=None: the function is not written out.
     modules: the classes of torch.nn that call the function. If it hides none, their attributes have the names of its arguments.
 
     nodes: how the names of its autograd nodes start. saved: the arguments that the nodes save, in the order of `takes`; empty for none.
