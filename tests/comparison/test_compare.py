@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import random
 import re
 import sys
@@ -154,39 +153,22 @@ def test_a_run_that_repeats_itself_is_run_twice_and_not_tested() -> None:
     comparison = pg.compare(run, rules=["inward"], seeds=10)
     assert (len(calls), comparison.repeats, comparison.verdict("inward").verdict) == (2 * 5, True, "no difference")
     assert re.search(r"^inward       1 +worse, by 1$", str(comparison), re.MULTILINE)
-    assert "The seed changes nothing: no run takes it or draws from the generators of torch, random and numpy" in str(
+    assert "The seed changes nothing: no run takes it or moves the generators of torch, random and numpy" in str(
         comparison
     )
     assert comparison.leaders() == ("zero/closed", "zero/open", "torch.clamp")
-
-
-def _fork_rng() -> None:
-    with torch.random.fork_rng():
-        torch.rand(1)
-
-
-def _fork() -> None:
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
 
 
 DRAWING: dict[str, Callable[[], object]] = {
     "torch": lambda: torch.rand(1),
     "random": random.random,
     "numpy": np.random.rand,
-    "a fork of torch's state": _fork_rng,
-    "the seed": lambda: torch.initial_seed(),
-    "a state": lambda: random.getstate(),
-    **({"a child": _fork} if hasattr(os, "fork") else {}),
 }
 
 
 @pytest.mark.parametrize("what", DRAWING)
 def test_a_run_that_draws_has_every_seed_run(what: str) -> None:
     """All seeds happen to agree, which does not say that the seed changes nothing."""
-    readers = (torch.get_rng_state, torch.initial_seed, random.getstate)
 
     def run(clamp: Clamp) -> float:
         slope_at(clamp, 0.0)
@@ -196,7 +178,6 @@ def test_a_run_that_draws_has_every_seed_run(what: str) -> None:
     comparison = pg.compare(run, rules=[], seeds=3)
     assert (len(comparison.seeds), comparison.repeats) == (3, False)
     assert "The seed changes nothing" not in str(comparison)
-    assert (torch.get_rng_state, torch.initial_seed, random.getstate) == readers  # none is left watched
 
 
 def test_a_run_that_is_given_a_seed_has_every_seed_run_and_one_with_its_own_generator_has_not() -> None:

@@ -70,7 +70,7 @@ def compare(
         on_trial: called before each run with (variant, seed, steps), how many are done, and of how many.
     Returns: a Comparison: str(), plot(), to_json(), and the verdicts by variant. Two variants differ where Wilcoxon's signed-rank test of
         their paired differences has p <= 0.05 after Holm's correction for all that this report may claim: every number, every variant, the
-        edge, and every pair that could be the best and the next. If run takes no seed and draws nothing from the generators that a
+        edge, and every pair that could be the best and the next. If run takes no seed and does not move the generators that a
         seed sets, two seeds that give the same are enough: a run with a generator of its own needs an argument seed.
     Raises: ValueError for an unknown rule, edge or family, if every run fails, if run never calls its clamp, or returns other names from
         run to run; TypeError if it returns no number, or one with a gradient.
@@ -178,7 +178,7 @@ def measure(
 
 
 def ignores_seed(training: Training, outcomes: Outcomes) -> bool:
-    """Does the seed change nothing? No run gets it or drew from a generator that it sets, and each gave the same with two or more."""
+    """Does the seed change nothing? No run gets it or moved a generator that it sets, and each gave the same with two or more."""
     if "seed" in (*training.positional, *training.named) or any(outcome.draws for outcome in outcomes.values()):
         return False
     by_variant: dict[str, list[object]] = {}

@@ -45,8 +45,8 @@ class Outcome:
     """The result of one run: numbers for tables and arrays for figures. If the run failed there are neither, and `failure` is the error.
 
     seeds: if the run measures several seeds at once, the most important number for each of them, in the same order for every variant; the
-    mean is in `numbers`. has_acted: the variant's clamp was called, or its rewriting changed a call. draws: False if the run provably drew
-    no random numbers. reached: the calls that the rewriting of an unedited program reached.
+    mean is in `numbers`. has_acted: the variant's clamp was called, or its rewriting changed a call. draws: False if the run did not
+    move a generator that its seed sets. reached: the calls that the rewriting of an unedited program reached.
     """
 
     numbers: dict[str, float]

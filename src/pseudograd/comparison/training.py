@@ -16,7 +16,6 @@ from torch import Tensor
 
 from ..errors import must
 from ..rule import RuleLike
-from .randomness import watch_randomness
 from .runs import Outcome, Run
 from .variants import Choice
 
@@ -58,7 +57,7 @@ class Training:
         """Run the training with this seed, and restore the random states of the caller. Raises an error if a result is no number."""
         result: object = None
         failure: str | None = None
-        with _seeded(run.seed), watch_randomness() as randomness, self.choice.enter(run.variant) as entry:
+        with _seeded(run.seed) as randomness, self.choice.enter(run.variant) as entry:
             arguments = {"clamp": entry.handed, "seed": run.seed, "steps": run.steps, "project": entry.projects}
             named = {name: arguments[name] for name in self.named if arguments[name] is not None}
             try:
@@ -128,9 +127,27 @@ def read_signature(
     return tuple(positional), tuple(named)
 
 
+class _Randomness:
+    """was_used: known after the run: is the state of a generator that a seed sets another one than before the run?"""
+
+    was_used = True
+
+
+def _random_states() -> list[object] | None:
+    """The states of all generators that a seed sets; None on a device whose states are not compared."""
+    devices = (getattr(torch.backends, "mps", None), getattr(torch, "xpu", None), getattr(torch, "mtia", None))
+    if any(getattr(device, "is_available", lambda: False)() for device in devices):
+        return None
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else []
+    states: list[object] = [bytes(state.tolist()) for state in (torch.get_rng_state(), *cuda)]
+    numpy = sys.modules.get("numpy")
+    return [*states, random.getstate(), *([] if numpy is None else [pickle.dumps(numpy.random.get_state())])]
+
+
 @contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
+def _seeded(seed: int) -> Iterator[_Randomness]:
     """Start torch, random and numpy from the seed; afterwards put their states back."""
+    randomness = _Randomness()
     numpy = sys.modules.get("numpy")
     python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
     has_devices = torch.cuda.is_available() and torch.cuda.is_initialized()
@@ -140,7 +157,9 @@ def _seeded(seed: int) -> Iterator[None]:
             random.seed(seed)
             if numpy:
                 numpy.random.seed(seed % 2**32)
-            yield
+            before = _random_states()
+            yield randomness
+            randomness.was_used = before is None or before != _random_states()
         finally:
             random.setstate(python_state)
             if numpy:

@@ -144,7 +144,7 @@ class Verdicts:
     """The numbers of a comparison, and the verdicts that follow from them.
 
     `values[number][variant]` has one value for each seed. It is NaN where the run failed, and `failures[variant, seed]` has the error. The
-    first number matters most. baseline: the variant that all others are compared with. repeats: the run draws no random numbers, so each
+    first number matters most. baseline: the variant that all others are compared with. repeats: the seed changes nothing, so each
     variant has one value and no test. replaced: the functions that `override` replaced in an unedited run. reached: the calls that it
     replaced. notes: further sentences for the reader, about stored runs. is_given: the variants are the user's own, not rules of a clamp.
     """

@@ -157,7 +157,6 @@ def status() -> list[dict[str, str]]:
 
 _CONTEXTS = "the last `override`, `pin_edge` or diagnosis has ended"
 _DIAGNOSES = "the last diagnosis has ended"
-_RUNS = "the last run of `compare` has ended"
 _PROCESS = "the process ends"
 
 IMPORT_OF_DYNAMO = Patch(
@@ -185,7 +184,7 @@ FAST_PATHS = [
 APPLY = Patch(
     "torch.autograd.Function.apply",
     "notes that code inside a custom Function makes no graph",
-    f"{_DIAGNOSES} and {_RUNS}",
+    f"{_DIAGNOSES} and the last run of `compare` has ended",
 )
 SWAP_TENSORS = Patch(
     "torch.utils.swap_tensors", "drops our weak references: torch swaps no tensor that has one", _DIAGNOSES
@@ -220,17 +219,6 @@ HOOKS_OF_STEPS = [
         _DIAGNOSES,
     )
     for when in ("pre", "post")
-]
-READERS_OF_RANDOM_STATES = [  # torch's own fork_rng and checkpoint look them up in their module, too
-    Patch(f"{module}.{name}", "notes whether a run reads a random state", _RUNS)
-    for module, name in (
-        ("torch", "get_rng_state"),
-        ("torch", "initial_seed"),
-        ("torch.random", "get_rng_state"),
-        ("torch.random", "initial_seed"),
-        ("random", "getstate"),
-        ("numpy.random", "get_state"),
-    )
 ]
 THREAD_START = Patch(
     "threading.Thread.start",
