@@ -6,7 +6,6 @@ import copy
 import functools
 import importlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -142,7 +141,7 @@ def test_a_comparison_that_was_broken_off_goes_on(tmp_path: Path) -> None:
         run, rules=["inward"], seeds=6, keep=keep, on_trial=lambda _, done, total: calls.append((done, total))
     )
     assert calls == [(done, 30) for done in range(17, 30)]
-    assert pg.compare(run, rules=["inward"], seeds=6, keep=keep).notes == ()
+    pg.compare(run, rules=["inward"], seeds=6, keep=keep)
     assert len((tmp_path / "log").read_text()) == 30
     assert again.values == pg.compare(run, rules=["inward"], seeds=6).values
 
@@ -150,22 +149,20 @@ def test_a_comparison_that_was_broken_off_goes_on(tmp_path: Path) -> None:
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut": lambda data: data[:50],
     "a bit of the numbers": lambda data: data[:-200] + bytes([data[-200] ^ 1]) + data[-199:],
-    "a bit of the checksum": lambda data: data[:20] + bytes([data[20] ^ 1]) + data[21:],
-    "without a checksum": lambda data: data[len(b"pseudograd run 2\n") + 32 :],
+    "without its start": lambda data: data[40:],
 }
 
 
 @folded
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_run_is_made_again_and_said(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_run_is_made_again(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # the current folder can be named
     first = pg.compare(noisy, rules=["inward"], seeds=2, keep=".")
     file = sorted(tmp_path.glob("*.run"))[3]
     file.write_bytes(DAMAGES[damage](file.read_bytes()))
     again = pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path)
-    assert (again.values, again.notes) == (first.values, ("1 kept run was damaged, and made again.",))
-    assert "1 kept run was damaged, and made again." in str(again)
-    assert pg.compare(noisy, rules=["inward"], seeds=2, keep=tmp_path).notes == ()
+    assert again.values == first.values
+    assert torch.load(file, weights_only=True)["numbers"]
 
 
 def test_a_run_without_a_fingerprint_is_not_kept_and_that_is_said(
@@ -179,7 +176,6 @@ def test_a_run_without_a_fingerprint_is_not_kept_and_that_is_said(
     refusal = r"pickle does not take what run holds \(.*\)\. Define it at the top of a file"
     with pytest.warns(UserWarning, match=f"compare: nothing is kept: {refusal}"):
         comparison = pg.compare(run, rules=["inward"], seeds=2, keep=keep)
-    assert re.search(f"Nothing was kept: {refusal}", str(comparison))
     assert comparison.values == pg.compare(noisy, rules=["inward"], seeds=2).values
     with (
         pg.pin_edge("closed"),

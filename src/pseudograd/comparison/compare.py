@@ -106,7 +106,7 @@ def compare(
         if len(chosen) > 2 and not ignores_seed(training, outcomes):
             measure(runner, training, outcomes, names, chosen[2:], total=total)
     seconds = time.perf_counter() - began
-    return make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
+    return make_comparison(training, outcomes, names, better, seconds)
 
 
 @contextmanager
@@ -194,7 +194,6 @@ def make_comparison(
     better: Directions,
     seconds: float,
     is_part: bool = False,
-    notes: tuple[str, ...] = (),
 ) -> Comparison:
     """The record of these outcomes. Raises an error if every run failed. is_part: more runs follow, so a clamp may still be called."""
     columns = _check_outcomes(training, outcomes, is_part)
@@ -218,7 +217,6 @@ def make_comparison(
         seconds=round(seconds, 3),
         baseline=choice.baseline,
         reached=Reach.union(outcome.reached for (name, _), outcome in rows.items() if name not in choice.eras),
-        notes=notes,
         is_given=choice.is_given,
     )
 

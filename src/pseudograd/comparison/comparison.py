@@ -21,7 +21,7 @@ from .verdicts import Verdicts
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_STORED = "torch", "run", "replaced", "better", "seeds", "repeats", "seconds", "baseline", "notes", "is_given", "values"
+_STORED = "torch", "run", "replaced", "better", "seeds", "repeats", "seconds", "baseline", "is_given", "values"
 
 
 @dataclass(frozen=True, eq=False)

@@ -119,7 +119,7 @@ def open_runner(
 
 @dataclass
 class Runner(Generic[E]):
-    """Makes runs, or reads them from the store. `notes`: the remarks about stored runs for a reader of the outcomes.
+    """Makes runs, or reads them from the store.
 
     executor: None is this process. on_run(experiment, run, done, total) is called before each run.
     """
@@ -129,19 +129,14 @@ class Runner(Generic[E]):
     on_run: OnRun[E]
     executor: Executor | None
     store: Store | None
-    _not_stored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         try:  # before any run, because a run may change what its function holds
             stored = self.experiments if self.store is not None else ()
             self._keys = {experiment.name: fingerprint(experiment.depends_on) for experiment in stored}
         except FingerprintError as error:
-            self.store, self._not_stored = None, (f"Nothing was kept: {error}",)
+            self.store = None
             warnings.warn(f"{self.where}: nothing is kept: {error}", stacklevel=8)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self._not_stored if self.store is None else self.store.notes
 
     def outcomes(
         self, plan: Sequence[tuple[E, Run]], done: int = 0, total: int = 0

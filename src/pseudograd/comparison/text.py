@@ -147,7 +147,6 @@ def closing_lines(comparison: Verdicts) -> Iterator[str]:
         yield from _method_sentences(comparison)
     if not comparison.changed_nothing:
         yield from comparison.reached.lines()
-    yield from comparison.notes
     for (variant, seed), failure in comparison.failures.items():
         yield f"Failed: {variant}, seed {seed}: {failure}"
 

@@ -202,7 +202,7 @@ def tune(
         last_seeds = range(next_seed, next_seed + int((budget - spent) // len(names)))
         compare.measure(runner, training, outcomes, names, last_seeds, steps)
     seconds = time.perf_counter() - began
-    final = compare.make_comparison(training, outcomes, names, better, seconds, notes=runner.notes)
+    final = compare.make_comparison(training, outcomes, names, better, seconds)
     return Tuning(tuple(rounds), final, budget, float(spent + len(outcomes)))
 
 

@@ -146,7 +146,7 @@ class Verdicts:
     `values[number][variant]` has one value for each seed. It is NaN where the run failed, and `failures[variant, seed]` has the error. The
     first number matters most. baseline: the variant that all others are compared with. repeats: the seed changes nothing, so each
     variant has one value and no test. replaced: the functions that `override` replaced in an unedited run. reached: the calls that it
-    replaced. notes: further sentences for the reader, about stored runs. is_given: the variants are the user's own, not rules of a clamp.
+    replaced. is_given: the variants are the user's own, not rules of a clamp.
     """
 
     run: str
@@ -160,7 +160,6 @@ class Verdicts:
     seconds: float = 0.0
     baseline: str = INSTALLED
     reached: Reach = field(default_factory=Reach)
-    notes: tuple[str, ...] = ()
     is_given: bool = False
 
     @property

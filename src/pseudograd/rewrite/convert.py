@@ -14,7 +14,7 @@ from torch import nn
 from .. import notebook
 from ..errors import must
 from ..rule import RuleLike, RuleObject
-from ..torch_table.forms import COMPOSITE_MODULES, MODULES
+from ..torch_table.forms import MODULES
 from ..torch_table.private import children_of
 from ..wording import counted
 from .with_rule import kind_of, module_with_rule, names_of, primitive_for
@@ -120,19 +120,17 @@ class Conversion:
 def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conversion:
     """Exchange modules of `model` for ones with another backward rule.
 
-    Forward:  each exchanged activation, such as nn.ReLU, nn.Hardtanh or nn.GELU, computes what it did, bit for bit; so does a loss with a
-        margin, such as nn.MarginRankingLoss.
-    Backward: that of the public op with the rule and its default edge; a loss has it in the clamp inside. Saves its input; of nn.GELU and
-        nn.SiLU 2 or 3 bits of each element with a rule of few bits, of nn.LeakyReLU and nn.Hardsigmoid one. Where torch has no place
-        for a rule (forward mode for a rule that reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and
-        warns.
+    Forward:  each exchanged activation, such as nn.ReLU, nn.Hardtanh or nn.GELU, computes what it did, bit for bit.
+    Backward: that of the public op with the rule and its default edge. Saves its input; of nn.GELU and nn.SiLU 2 or 3 bits of each element
+        with a rule of few bits, of nn.LeakyReLU and nn.Hardsigmoid one. Where torch has no place for a rule (forward mode for a rule that
+        reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and warns.
 
     Args:
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.
-        mapping: a rule's name or a rule object, for every activation above that has the rule (with another gradient beyond its margin, a
-            loss would be another loss); or a dictionary from a class, the path of a module, or a pattern such as "encoder.*", to a rule
-            (a pattern means the activations that have it), another module, or a function from the old module to the new one, such as
-            `lambda old: pg.nn.ReLU(edge="closed")`. If several keys match, the last one counts.
+        mapping: a rule's name or a rule object, for every activation above that has the rule; or a dictionary from a class, the path of a
+            module, or a pattern such as "encoder.*", to a rule (a pattern means the activations that have it), another module, or a
+            function from the old module to the new one, such as `lambda old: pg.nn.ReLU(edge="closed")`. If several keys match, the last
+            one counts.
     Returns: a Conversion: `paths` of what was exchanged, `undo()`; usable as a context. Several can be undone in any order.
     Raises: ValueError if a key matches nothing or a rule is unknown; TypeError if a module takes no rule or a value is none of these.
     Example:
@@ -212,10 +210,10 @@ def _make_module(old: nn.Module, path: str, value: Value) -> nn.Module:
     if isinstance(value, nn.Module):
         return value
     if isinstance(value, (str, RuleObject)):
-        if kind_of(old) in MODULES or kind_of(old) in COMPOSITE_MODULES:
+        if kind_of(old) in MODULES:
             return module_with_rule(old, value)
         remedy = "Give a module or a function instead, or use override around the calls"
-        kinds = f"be one of {names_of((*MODULES, *COMPOSITE_MODULES))} to take a rule"
+        kinds = f"be one of {names_of()} to take a rule"
         raise TypeError(must("convert", f"{path!r}", kinds, type(old).__name__, remedy))
     if isinstance(value, type) or not callable(value):
         remedy = f"Make a module of the class: {value.__name__}()" if isinstance(value, type) else None

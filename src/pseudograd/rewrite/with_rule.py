@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -11,10 +11,9 @@ from torch import Tensor, fx, nn
 
 from .. import engine
 from ..rule import OPS, PRIMITIVES, Primitive, RuleLike, RuleObject, call_named, make_call
-from ..torch_table.forms import COMPOSITE_MODULES, MODULES
+from ..torch_table.forms import MODULES
 from ..torch_table.private import is_tracing
 from ..torch_table.records import Form, Inputs
-from .override import override
 from .stand_ins import run_stand_in, why_not
 
 
@@ -39,7 +38,11 @@ class WithRule(nn.Module):
         if isinstance(x, fx.Proxy):
             _warn(f"{self._get_name()} is traced outside a model that holds it, so the graph has torch's own rule")
             return own(x)
-        if _is_tracing_script() or not engine.is_recording(x):
+        if not torch.compiler.is_compiling() and is_tracing():
+            if torch.is_grad_enabled():  # the traced program may be trained
+                _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
+            return own(x)
+        if not engine.is_recording(x):
             return own(x)
         _, *names = self.form.takes
         arranged = self.form.arrange(x, *[getattr(self, name) for name in names])
@@ -59,45 +62,14 @@ class WithRule(nn.Module):
     def _get_name(self) -> str:
         return kind_of(self).__name__
 
-    def _rule_text(self) -> str:
-        call = call_named(self.rewritten)
+    def extra_repr(self) -> str:
+        own, call = super().extra_repr(), call_named(self.rewritten)
         parameters = tuple(call.arguments.items())
         rule = repr(RuleObject(call.rule.name, parameters)) if parameters else call.rule.name
-        return rule if call.edge is None else f"{rule}/{call.edge}"
-
-    def extra_repr(self) -> str:
-        own = super().extra_repr()
-        return ", ".join([*([own] if own else []), f"rule={self._rule_text()}"])
+        return ", ".join([*([own] if own else []), f"rule={rule if call.edge is None else f'{rule}/{call.edge}'}"])
 
     def __prepare_scriptable__(self) -> None:
         raise engine.no_script(f"{self._get_name()} with a rule")
-
-
-class CompositeWithRule(WithRule):
-    """The same for a module whose function hides others: the hidden functions get the rule, by `override`."""
-
-    rewritten: tuple[str, RuleLike]  # the family of override, and its rule
-
-    def forward(self, *args: object, **kwargs: object) -> Tensor:
-        own: Callable[..., Tensor] = super(WithRule, self).forward
-        if _is_tracing_script():
-            return own(*args, **kwargs)
-        family, rule = self.rewritten
-        with override(**{family: rule}):
-            return own(*args, **kwargs)
-
-    def _rule_text(self) -> str:
-        rule = self.rewritten[1]
-        return rule if isinstance(rule, str) else repr(rule)
-
-
-def _is_tracing_script() -> bool:
-    """Does torch.jit.trace run? Warns if the traced program may be trained."""
-    if torch.compiler.is_compiling() or not is_tracing():
-        return False
-    if torch.is_grad_enabled():
-        _warn("torch.jit.trace keeps the values and drops the rule. Trace under torch.no_grad() for inference")
-    return True
 
 
 _classes: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they replace
@@ -106,14 +78,13 @@ _classes: dict[type[nn.Module], type[nn.Module]] = {}  # by the class that they 
 def class_with_rule(kind: type[nn.Module]) -> type[nn.Module]:
     """The class with a rule for this class of torch; always the same one, because pickle finds it by its name in this module."""
     if kind not in _classes:
-        form, mixin = (MODULES[kind], WithRule) if kind in MODULES else (COMPOSITE_MODULES[kind], CompositeWithRule)
-        members = {"__module__": __name__, "kind": kind, "form": form}
-        _classes[kind] = type(f"{kind.__name__}WithRule", (mixin, kind), members)
+        members = {"__module__": __name__, "kind": kind, "form": MODULES[kind]}
+        _classes[kind] = type(f"{kind.__name__}WithRule", (WithRule, kind), members)
     return _classes[kind]
 
 
 def __getattr__(name: str) -> object:
-    for kind in (*MODULES, *COMPOSITE_MODULES):
+    for kind in MODULES:
         if name == f"{kind.__name__}WithRule":
             return class_with_rule(kind)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -133,28 +104,20 @@ def _usual_primitive(kind: type[nn.Module]) -> Primitive:
 def module_with_rule(old: nn.Module, rule: RuleLike) -> nn.Module:
     """A module that replaces `old` and has the rule, the same hooks and the same training flag. Raises the errors of its op."""
     kind = kind_of(old)
-    if kind in COMPOSITE_MODULES:
-        family = COMPOSITE_MODULES[kind].switches[0]
-        override(**{family: rule})  # raises what is wrong with the rule
-        return _twin(old, (family, rule))
     usual, form = _usual_primitive(kind), MODULES[kind]
     primitive = primitive_for(kind, rule)
     if primitive is None or primitive.name not in OPS:
         op = OPS.get(form.op or form.names[0], usual)
         make_call(op, rule, op.default_edge)  # raises what is wrong with the rule, in the name of the op
     primitive = primitive or usual
-    return _twin(old, make_call(primitive, rule, primitive.default_edge).spec)
-
-
-def _twin(old: nn.Module, rewritten: tuple[object, ...]) -> nn.Module:
-    kind = class_with_rule(kind_of(old))
-    new = kind.__new__(kind)
-    new.__dict__.update({**old.__dict__, "rewritten": rewritten})
+    new_kind = class_with_rule(kind)
+    new = new_kind.__new__(new_kind)
+    new.__dict__.update({**old.__dict__, "rewritten": make_call(primitive, rule, primitive.default_edge).spec})
     return new
 
 
-def names_of(kinds: Iterable[type[nn.Module]] = MODULES) -> str:
-    return ", ".join(f"nn.{kind.__name__}" for kind in kinds)
+def names_of() -> str:
+    return ", ".join(f"nn.{kind.__name__}" for kind in MODULES)
 
 
 def kind_of(module: nn.Module) -> type[nn.Module]:

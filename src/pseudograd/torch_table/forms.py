@@ -50,12 +50,11 @@ SPELLINGS: dict[object, Spelling] = {}
 KINKED: dict[object, tuple[Kinked, ...]] = {}
 FAMILIES: dict[str, Family] = {}
 MODULES: dict[type[torch.nn.Module], Form] = {}  # ReLU6 is a Hardtanh: the exact class decides
-COMPOSITE_MODULES: dict[type[torch.nn.Module], Form] = {}
 
 
 def add(form: Form) -> Form:
     FORMS.append(form)
-    (COMPOSITE_MODULES if form.hides else MODULES).update(dict.fromkeys(form.modules, form))
+    MODULES.update(dict.fromkeys(form.modules, form))
     if form.switches:
         SPELLINGS.update(spellings_of(form))
     if form.kink is not None:
@@ -70,7 +69,7 @@ def add(form: Form) -> Form:
 def take_out(form: Form) -> None:
     """For tests."""
     FORMS.remove(form)
-    for table in (SPELLINGS, KINKED, MODULES, COMPOSITE_MODULES, FAMILIES):
+    for table in (SPELLINGS, KINKED, MODULES, FAMILIES):
         table.clear()
     forms, FORMS[:] = FORMS[:], []
     for other in forms:

@@ -94,7 +94,7 @@ class Form(Record):
     hides: the names of other functions of the table that it runs inside, where no mode sees them.
     write(run, *values): computes what torch computes, but calls each hidden function as `run(function, *arguments)`. It returns the result,
         or None if torch has to run the call. write=None: the function is not written out.
-    modules: the classes of torch.nn that call the function. If it hides none, their attributes have the names of its arguments.
+    modules: the classes of torch.nn that call the function. Their attributes have the names of its arguments.
 
     nodes: how the names of its autograd nodes start. saved: the arguments that the nodes save, in the order of `takes`; empty for none.
         saved_in_place: what the nodes of a call in place save, which is its result; only if that shows where x was at the kink.

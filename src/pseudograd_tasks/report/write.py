@@ -66,7 +66,7 @@ def set_aside(results: Results, folder: Path) -> Path | None:
 
 def _drop_times(report: dict[str, Any]) -> dict[str, object]:
     own = report.get("own")
-    return {**report, "seconds": 0, "own": own and {**own, "seconds": 0, "notes": []}}
+    return {**report, "seconds": 0, "own": own and {**own, "seconds": 0}}
 
 
 def write(results: Results, folder: Path) -> Path:

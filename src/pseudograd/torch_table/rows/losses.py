@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from ..records import EDGE, MISSING, Form, Run, Takes, Write, in_float32
@@ -121,46 +121,41 @@ def _reduced(losses_of: Callable[..., Tensor | None], parse: Callable[..., int |
     return write
 
 
-def _loss_forms(
-    name: str, takes: Takes, losses_of: Callable[..., Tensor | None], module: type[nn.Module]
-) -> list[Form]:
+def _loss_forms(name: str, takes: Takes, losses_of: Callable[..., Tensor | None]) -> list[Form]:
     """A row for each owner of a loss: they differ in their last arguments.
 
     takes: the arguments before these, with their defaults. The default of `reduction` is "none" in torch and "mean" in torch.ops.aten,
     although both are made from one text: torch's parser reads the name of the default as 0.
     """
     of_torch = in_float32(_reduced(losses_of, lambda code: code if isinstance(code, int) else None, 1))
-    by_owner: tuple[tuple[object, Write, Takes, tuple[type[nn.Module], ...]], ...] = (
-        (functional, in_float32(_reduced(losses_of, _parse_reduction, len(_LEGACY))), _LEGACY, (module,)),
-        (torch, of_torch, {"reduction": _NONE}, ()),
-        (torch.ops.aten, of_torch, {"reduction": _MEAN}, ()),
+    by_owner: tuple[tuple[object, Write, Takes], ...] = (
+        (functional, in_float32(_reduced(losses_of, _parse_reduction, len(_LEGACY))), _LEGACY),
+        (torch, of_torch, {"reduction": _NONE}),
+        (torch.ops.aten, of_torch, {"reduction": _MEAN}),
     )
-    return [_form(name, owner, {**takes, **last}, write, modules) for owner, write, last, modules in by_owner]
+    return [_form(name, owner, {**takes, **last}, write) for owner, write, last in by_owner]
 
 
-def _form(name: str, owner: object, takes: Takes, write: Write, modules: tuple[type[nn.Module], ...]) -> Form:
-    switches, hides = ("clamp", EDGE), ("clamp_min",)
-    return Form(name, switches=switches, takes=takes, owners=(owner,), hides=hides, write=write, modules=modules)
+def _form(name: str, owner: object, takes: Takes, write: Write) -> Form:
+    return Form(name, switches=("clamp", EDGE), takes=takes, owners=(owner,), hides=("clamp_min",), write=write)
 
 
 _THREE: Takes = {"anchor": MISSING, "positive": MISSING, "negative": MISSING}
 _PAIR: Takes = {"input1": MISSING, "input2": MISSING, "target": MISSING, "margin": 0.0}
 _HINGE: Takes = {"input": MISSING, "target": MISSING, "margin": 1.0}
 FORMS = [
-    *_loss_forms("margin_ranking_loss", _PAIR, _rank, nn.MarginRankingLoss),
-    *_loss_forms("cosine_embedding_loss", _PAIR, _compare_angles, nn.CosineEmbeddingLoss),
-    *_loss_forms("hinge_embedding_loss", _HINGE, _hinge, nn.HingeEmbeddingLoss),
+    *_loss_forms("margin_ranking_loss", _PAIR, _rank),
+    *_loss_forms("cosine_embedding_loss", _PAIR, _compare_angles),
+    *_loss_forms("hinge_embedding_loss", _HINGE, _hinge),
     *_loss_forms(
         "triplet_margin_loss",
         {**_THREE, "margin": 1.0, "p": 2.0, "eps": 1e-6, "swap": False},
         _compare_distances,
-        nn.TripletMarginLoss,
     ),
     _form(
         "triplet_margin_with_distance_loss",
         functional,
         {**_THREE, "distance_function": None, "margin": 1.0, "swap": False, "reduction": "mean"},
         _reduced(_compare_with_distance, _parse_reduction, 1),
-        (nn.TripletMarginWithDistanceLoss,),
     ),
 ]
