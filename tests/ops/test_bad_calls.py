@@ -147,8 +147,6 @@ def test_infinite_equal_and_crossed_tensor_bounds_are_fine() -> None:
     assert pg.clamp(X, torch.tensor(1.0), torch.tensor(-1.0)).tolist() == [-1, -1]
 
 
-# --- integers and numbers ---------------------------------------------------------------------------------------------
-
 WITHOUT_A_VALUE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "scale_grad": lambda x: pg.scale_grad(x, 0.5),
     "reverse_grad": pg.reverse_grad,

@@ -29,17 +29,8 @@ OF_NUMBERS = {"rule": "zero", "edge": "open" if IS_OPEN else "closed"}
 OF_TENSORS = {"rule": "zero", "edge": "half" if IS_OPEN else "closed"}
 HALF = {"rule": "zero", "edge": "half"}
 SAME: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[Tensor, ...]]] = {
-    **{
-        f"clamp{bounds}": (
-            lambda x, b=bounds: pg.clamp(x, *b, **OF_NUMBERS),
-            lambda x, b=bounds: torch.clamp(x, *b),
-            (),
-        )
-        for bounds in ((-1, 1), (-1, None), (None, 1), (0.5, 0.5))
-    },
+    "numbers": (lambda x: pg.clamp(x, -1, 1, **OF_NUMBERS), lambda x: torch.clamp(x, -1, 1), ()),
     "tensors": (lambda x, a, b: pg.clamp(x, a, b, **OF_TENSORS), torch.clamp, (LOW, HIGH)),
-    "a tensor min": (lambda x, a: pg.clamp(x, a, **OF_TENSORS), lambda x, a: torch.clamp(x, min=a), (LOW,)),
-    "a tensor max": (lambda x, b: pg.clamp(x, max=b, **OF_TENSORS), lambda x, b: torch.clamp(x, max=b), (HIGH,)),
     # Away from the bounds torch has always given the gradient to max.
     "crossed": (
         lambda x, a, b: pg.clamp(x, a, b, rule="zero"),
@@ -49,7 +40,6 @@ SAME: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor], tuple[Tensor
     "relu": (pg.relu, torch.relu, ()),
     "relu6": (pg.relu6, functional.relu6, ()),
     "hardtanh": (pg.hardtanh, functional.hardtanh, ()),
-    "hardtanh(-0.5, 6)": (lambda x: pg.hardtanh(x, -0.5, 6), lambda x: functional.hardtanh(x, -0.5, 6), ()),
     "maximum": (lambda x, b: pg.lower_bound(x, b, **HALF), torch.maximum, (torch.zeros(()),)),
     "minimum": (lambda x, b: pg.upper_bound(x, b, **HALF), torch.minimum, (torch.zeros(()),)),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import numpy as np
@@ -11,8 +10,6 @@ import torch
 
 import pseudograd as pg
 from pseudograd.rule import RuleObject
-
-from ..choices import slow_but
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64])
@@ -36,32 +33,21 @@ def test_a_rule_object_made_by_hand_is_checked(slope: float) -> None:
 
 CALLS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "clamp": lambda x, s: pg.clamp(x, -s, s),
-    "one bound": lambda x, s: pg.clamp(x, -1.0, s, rule="leaky", edge="half"),
-    "lower_bound": lambda x, s: pg.lower_bound(x, s, rule="sign"),
-    "elastic": lambda x, s: pg.clamp(x, -s, s, rule="elastic"),
-    "hardtanh": lambda x, s: pg.hardtanh(x, -s, s, rule="leaky"),
     "in place": lambda x, s: pg.clamp_(x * 1, -s, s),
-    "scale_grad": lambda x, s: pg.scale_grad(x, s),
-    "reverse_grad": lambda x, s: pg.reverse_grad(x, s),
     "clip_grad": lambda x, s: pg.clip_grad(x, s),
     "at_zero": lambda x, s: pg.sign(x, at_zero=s),
     "leaky": lambda x, s: pg.clamp(x, -0.25, 0.25, rule=pg.rules.leaky(s)),
-    "arctan": lambda x, s: pg.heaviside(x, rule=pg.rules.arctan(scale=s)),
     "fake_quantize": lambda x, s: pg.fake_quantize(x, s, quant_min=-2, quant_max=2),
-    "zero_point": lambda x, s: pg.fake_quantize(x, 0.25, s, quant_min=-2, quant_max=2),
 }
 
 
 @pytest.mark.program
 @pytest.mark.parametrize(
     ("name", "kind", "dtype"),
-    slow_but(
-        [
-            *((name, np.float32, torch.float16) for name in ("clamp", "clip_grad", "leaky")),
-            *((name, np.int64, torch.float32) for name in ("in place", "at_zero", "fake_quantize")),
-        ],
-        itertools.product(CALLS, [np.float64, np.float32, np.int64], [torch.float32, torch.float16]),
-    ),
+    [
+        *((name, np.float32, torch.float16) for name in ("clamp", "clip_grad", "leaky")),
+        *((name, np.int64, torch.float32) for name in ("in place", "at_zero", "fake_quantize")),
+    ],
 )
 def test_numpy_scalars_mean_the_same_in_compiled_code(name: str, kind: type, dtype: torch.dtype) -> None:
     number = kind(1 if kind is np.int64 else 0.375)
@@ -87,7 +73,6 @@ def test_numpy_scalars_mean_the_same_in_compiled_code(name: str, kind: type, dty
     "f",
     [
         lambda x, s: pg.clamp(x, -s, s, rule="zero"),
-        lambda x, s: pg.clamp(x, -1.0, s),
         lambda x, s: pg.upper_bound(x, s, edge="half"),
         lambda x, s: pg.clamp(x, -0.25, 0.25, rule=pg.rules.leaky(s)),
         lambda x, s: pg.clip_grad(x, s),

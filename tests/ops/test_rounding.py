@@ -14,7 +14,7 @@ from pseudograd.rule import OPS
 from pseudograd.testing.measure.gradients import saved_by
 
 from ..choices import folded, slow_but
-from .test_steps import Watching
+from ..watching import Watching
 
 X = torch.cat([torch.linspace(-3, 3, 241, dtype=torch.float64), torch.tensor([1e6 + 0.125, -1e6 - 0.375]).double()])
 GRAD = torch.linspace(-2, 2, len(X), dtype=torch.float64) + 0.003
@@ -49,22 +49,10 @@ def test_steps_of_any_size_are_no_error(rule: str) -> None:
 
 @folded
 @pytest.mark.parametrize("rule", ["identity", "zero", "trust", "fourier"])
-@pytest.mark.parametrize("decimals", [-2, 0, 1, 3])
-def test_values_are_torchs_under_every_rule(rule: str, decimals: int) -> None:
-    assert torch.equal(pg.round(X, decimals=decimals, rule=rule), torch.round(X, decimals=decimals))
-    assert torch.equal(pg.round(X.clone().requires_grad_(), decimals=decimals, rule=rule), X.round(decimals=decimals))
-
-
-@pytest.mark.parametrize("is_compiled", slow_but([False], [False, True], pytest.mark.program))
-@pytest.mark.parametrize(("rule", "slope"), [("identity", 1.0), ("zero", 0.0)])
-def test_decimals_do_not_change_the_slope_under_a_transform(rule: str, slope: float, is_compiled: bool) -> None:
-    def f(x: Tensor) -> Tensor:
-        return pg.round(x, decimals=1, rule=rule).sum()
-
-    assert torch.func.grad(f)(X).tolist() == [slope] * len(X)
-    leaf = X.clone().requires_grad_()
-    compiled = torch.compile(f, backend="aot_eager", fullgraph=True) if is_compiled else f
-    assert torch.autograd.grad(compiled(leaf), leaf, create_graph=not is_compiled)[0].tolist() == [slope] * len(X)
+@pytest.mark.parametrize("decimals", [-2, 1])
+def test_values_with_decimals_are_torchs(rule: str, decimals: int) -> None:
+    for x in (X, X.clone().requires_grad_()):
+        assert torch.equal(pg.round(x, decimals=decimals, rule=rule), torch.round(X, decimals=decimals))
 
 
 def _ops_of_backward(f: Callable[[Tensor], Tensor]) -> list[str]:

@@ -23,9 +23,6 @@ X = torch.tensor([-math.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, math.inf, math.nan
 every_step = pytest.mark.parametrize("step", [pg.sign, pg.heaviside], ids=["sign", "heaviside"])
 
 
-# --- abs, and what is computed ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("f", "name"),
     [
@@ -102,9 +99,6 @@ def test_a_slope_ends_where_squares_would_overflow(rule: str, slope: float, scal
         torch.testing.assert_close(grad_x.detach(), expected, rtol=1e-5, atol=0)
 
 
-# --- rules.custom -----------------------------------------------------------------------------------------------------
-
-
 def arctan_slope(x: Tensor) -> Tensor:
     """The operations of the row, in its order; u = |x| because scale is 1."""
     turn = x.abs() * math.pi
@@ -132,21 +126,6 @@ def test_custom_with_the_slope_of_arctan_has_its_bits(step: Callable[..., Tensor
         assert_same_bits(gradient, way(row, x, grad), way.__name__)
         assert_same_bits(gradient, transforms.gradient_by_backward(row, x, grad), "and plain backward")
         assert gradient.count_nonzero() >= 10
-
-
-@every_step
-def test_double_backward_is_the_derivative_of_the_slope(step: Callable[..., Tensor]) -> None:
-    """-2 pi^2 |x| sign(x) / (1 + (pi x)^2)^2."""
-    x, grad = (value.double() for value in _points())
-    x = torch.where(x == 0, 0.125, x)  # |x| has no slope there
-    seconds = []
-    for rule in (pg.rules.custom(arctan_slope), "arctan"):
-        leaf, arriving = x.clone().requires_grad_(), grad.clone().requires_grad_()
-        (first,) = torch.autograd.grad(step(leaf, rule=rule), leaf, arriving, create_graph=True)
-        seconds.append(torch.autograd.grad(first.sum(), (leaf, arriving)))
-    for ours, row in zip(*seconds, strict=True):
-        assert_same_bits(ours, row, "double backward")
-    torch.testing.assert_close(seconds[0][0], grad * -2 * math.pi**2 * x / (1 + (math.pi * x) ** 2) ** 2)
 
 
 COMPILED = {
