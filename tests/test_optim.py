@@ -15,13 +15,11 @@ from torch import Tensor
 import pseudograd as pg
 from pseudograd.optim import project
 
-from .choices import folded, slow_but
-
-scipy_optimize = pytest.importorskip("scipy.optimize")
+from .choices import folded
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     f"{kind.__name__}/{how}": lambda p, kind=kind, options=options: kind(p, lr=0.1, **options)
-    for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+    for kind in (torch.optim.SGD, torch.optim.Adam)
     for how, options in (("plain", {"foreach": False}), ("foreach", {"foreach": True}), ("fused", {"fused": True}))
 }
 
@@ -33,54 +31,6 @@ def parameter(*values: float, dtype: torch.dtype = torch.float32) -> torch.nn.Pa
 def step(optimizer: torch.optim.Optimizer, p: Tensor, *grad: float) -> None:
     p.grad = torch.tensor(grad, dtype=p.dtype)
     optimizer.step()
-
-
-# --- what it is for -----------------------------------------------------------------------------------------------------
-
-
-def least_squares(seed: int, rows: int = 30, size: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Without bounds the solution is about three times a standard normal."""
-    random = np.random.default_rng(seed)
-    matrix = random.normal(size=(rows, size))
-    return matrix, matrix @ (3 * random.normal(size=size)) + random.normal(size=rows)
-
-
-def solve(matrix: np.ndarray, target: np.ndarray, bounds: tuple[Any, Any]) -> np.ndarray:
-    a, b = torch.tensor(matrix), torch.tensor(target)
-    x = torch.nn.Parameter(torch.full((a.shape[1],), 5.0, dtype=torch.float64))  # infeasible for most of the bounds
-    optimizer = torch.optim.SGD(
-        [x], lr=float(1 / torch.linalg.matrix_norm(a, 2) ** 2), momentum=0.5 if bounds[0] is None else 0.0
-    )
-    project(optimizer, {x: bounds})
-    for _ in range(300):  # each step takes a tenth of the error away, or more
-        optimizer.zero_grad()
-        (0.5 * (a @ x - b).square().sum()).backward()
-        optimizer.step()
-    return x.detach().numpy()
-
-
-@folded
-@pytest.mark.parametrize("seed", slow_but([0], range(5), pytest.mark.program))
-@pytest.mark.parametrize("width", [0.2, 2.0, 100.0], ids=["narrow", "middle", "wide"])
-@pytest.mark.parametrize("kind", ["numbers", "tensors", "below", "above", "one of each"])
-def test_equals_bounded_least_squares_of_scipy(seed: int, width: float, kind: str) -> None:
-    matrix, target = least_squares(seed)
-    each = width * np.random.default_rng(seed).uniform(1, 2, size=8)
-    low, high, bounds = {
-        "numbers": (-width, 2 * width, (-width, 2 * width)),
-        "tensors": (-each, 2 * each, (torch.tensor(-each), torch.tensor(2 * each))),
-        "below": (-width, np.inf, (-width, None)),
-        "above": (-np.inf, 2 * width, (None, 2 * width)),
-        "one of each": (-each, 2 * width, (torch.tensor(-each), 2 * width)),
-    }[kind]
-    expected = scipy_optimize.lsq_linear(matrix, target, (low, high), tol=1e-14, method="bvls")
-    assert np.abs(solve(matrix, target, bounds) - expected.x).max() < 1e-6
-    active = (expected.active_mask != 0).sum()
-    if width != 2:  # there some problems have active bounds and some have none
-        assert bool(active) is (width < 1)
-
-
-# --- with every optimiser -----------------------------------------------------------------------------------------------
 
 
 @folded
@@ -111,10 +61,9 @@ def test_each_step_is_that_of_the_optimizer_and_then_a_clamp(kind: str, dtype: t
     assert projected.state_dict().keys() == plain.state_dict().keys()
 
 
-@pytest.mark.parametrize("kind", ["SGD/plain", "Adam/foreach", "Adam/fused"])
-def test_a_step_that_grad_scaler_skips_moves_nothing(kind: str) -> None:
+def test_a_step_that_grad_scaler_skips_moves_nothing() -> None:
     p = parameter(0.5, -0.5)
-    optimizer = OPTIMIZERS[kind]([p])
+    optimizer = torch.optim.Adam([p], lr=0.1, fused=True)
     project(optimizer, {p: (-0.6, 0.6)})
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     for factor, moves in ((torch.inf, False), (1.0, True)):
@@ -124,8 +73,7 @@ def test_a_step_that_grad_scaler_skips_moves_nothing(kind: str) -> None:
         scaler.step(optimizer)
         scaler.update()
         assert torch.equal(p, before) is not moves
-    assert p.tolist() == pytest.approx([0.6, -0.6], abs=1e-6) if kind != "SGD/plain" else [0.6, -0.6]
-    assert scaler.get_scale() == 2.0
+    assert p.tolist() == pytest.approx([0.6, -0.6], abs=1e-6)
 
 
 def test_lbfgs_with_a_closure() -> None:
@@ -143,9 +91,6 @@ def test_lbfgs_with_a_closure() -> None:
         assert optimizer.step(closure) is not None
     assert p[0] == 1
     assert p[1].item() == pytest.approx(3, abs=1e-6)
-
-
-# --- the handle ---------------------------------------------------------------------------------------------------------
 
 
 def test_remove_ends_it_and_leaves_nothing() -> None:
@@ -178,32 +123,6 @@ def test_as_a_context_it_ends_with_the_block_also_by_an_error() -> None:
     assert p.tolist() == [6]
 
 
-def test_two_projections_run_in_order() -> None:
-    p, q = parameter(0.0), parameter(0.0)
-    optimizer = torch.optim.SGD([p, q], lr=1.0)
-    first = project(optimizer, {p: (-1, 1), q: (-1, 1)})
-    project(optimizer, {p: (-2, 0.5)})
-    q.grad = torch.tensor([-5.0])
-    step(optimizer, p, -5.0)
-    assert (p.item(), q.item()) == (0.5, 1)
-    first.remove()
-    step(optimizer, p, 5.0)
-    assert (p.item(), q.item()) == (-2, 6)
-
-
-def test_a_group_added_later_can_be_projected_from_then_on() -> None:
-    p, q = parameter(0.0), parameter(0.0)
-    optimizer = torch.optim.SGD([p], lr=1.0)
-    project(optimizer, {p: (-1, 1)})
-    with pytest.raises(ValueError, match="project: parameter must be in a group of the optimizer"):
-        project(optimizer, {q: (-2, 2)})
-    optimizer.add_param_group({"params": [q], "lr": 2.0})
-    project(optimizer, {q: (-2, 2)})
-    q.grad = torch.tensor([-5.0])
-    step(optimizer, p, -5.0)
-    assert (p.item(), q.item()) == (1, 2)
-
-
 @pytest.mark.parametrize(
     "duplicate", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=["deepcopy", "pickle"]
 )
@@ -218,30 +137,6 @@ def test_copies_of_the_optimizer_do_not_project(duplicate: Callable[[Any], Any])
     project(twin, {q: (-1, 1)})
     assert q.tolist() == [1]
     assert p.tolist() == [0]
-
-
-def test_loading_a_state_keeps_the_projection() -> None:
-    p = parameter(0.0)
-    optimizer = torch.optim.Adam([p], lr=1.0)
-    project(optimizer, {p: (-0.5, 0.5)})
-    state = copy.deepcopy(optimizer.state_dict())
-    assert state == torch.optim.Adam([parameter(0.0)], lr=1.0).state_dict()
-    optimizer.load_state_dict(state)
-    step(optimizer, p, -5.0)
-    assert p.tolist() == [0.5]
-
-
-# --- the bounds ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_infeasible_start_is_projected_in_the_call() -> None:
-    p = parameter(-3.0, 0.2, 3.0)
-    version = p._version
-    project(torch.optim.SGD([p], lr=1.0), {p: (-1, 1)})
-    assert p.tolist() == pytest.approx([-1, 0.2, 1])
-    assert p._version > version
-    assert p.requires_grad
-    assert p.is_leaf
 
 
 @folded
@@ -260,14 +155,11 @@ def test_values_are_those_of_torch_clamp(dtype: torch.dtype, bounds: Any, as_ten
     assert p.dtype is dtype
 
 
-@pytest.mark.parametrize("high", [-1.0, torch.tensor([-1.0])], ids=["number", "tensor"])
-def test_where_a_tensor_min_exceeds_max_it_is_max(high: Any) -> None:
-    p = parameter(-9.0, 0.0, 9.0)
-    project(torch.optim.SGD([p]), {p: (torch.tensor([1.0, 1.0, 1.0]), high)})
-    assert p.tolist() == [-1, -1, -1]
-    q = parameter(-9.0, 0.0, 9.0)
-    project(torch.optim.SGD([q]), {q: (1.0, torch.tensor(-1.0))})
-    assert q.tolist() == [-1, -1, -1]
+def test_where_a_tensor_min_exceeds_max_it_is_max() -> None:
+    for bounds in ((torch.ones(3), -1.0), (1.0, torch.tensor(-1))):
+        p = parameter(-9.0, 0.0, 9.0)
+        project(torch.optim.SGD([p]), {p: bounds})
+        assert p.tolist() == [-1, -1, -1]
 
 
 def test_tensor_bounds_broadcast_and_are_read_at_every_step() -> None:
@@ -290,7 +182,7 @@ def test_tensor_bounds_broadcast_and_are_read_at_every_step() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.clone, torch.nn.Parameter])
-@pytest.mark.parametrize("change", ["in place", "data", "set_", "the parameter's data", "a step"])
+@pytest.mark.parametrize("change", ["data", "set_", "the parameter's data", "a step"])  # in place: above
 def test_a_bound_may_be_changed_in_any_way(change: str, kind: Callable[[Tensor], Tensor]) -> None:
     p = torch.nn.Parameter(torch.tensor([3.0, -3.0]))
     low = kind(torch.tensor([-1.0, -1.0])).requires_grad_(change == "a step")
@@ -298,9 +190,7 @@ def test_a_bound_may_be_changed_in_any_way(change: str, kind: Callable[[Tensor],
     project(optimizer, {p: (low, 2.0)})
     assert p.tolist() == [2.0, -1.0]
     with torch.no_grad():
-        if change == "in place":
-            low.fill_(-0.5)
-        elif change == "data":
+        if change == "data":
             low.data = torch.tensor([-0.5, -0.5])
         elif change == "set_":
             low.set_(torch.tensor([-0.5, -0.5]))
@@ -318,9 +208,6 @@ def test_integer_bounds_and_numpy_numbers() -> None:
     p = parameter(-9.0, 9.0)
     project(torch.optim.SGD([p]), {p: (torch.tensor(-1), np.float32(0.5))})
     assert p.tolist() == [-1, 0.5]
-
-
-# --- ways to clamp ------------------------------------------------------------------------------------------------------
 
 
 def test_a_torch_without_the_private_loops_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,8 +275,11 @@ def test_bad_calls() -> None:
         ((p, {p: (0, 1)}), TypeError, r"optimizer must be a torch.optim.Optimizer, got a Parameter"),
         ((optimizer, (0, 1)), TypeError, r"bounds must be a dictionary {parameter: \(min, max\)}, got \(0, 1\)"),
         ((optimizer, {}), ValueError, "bounds must name a parameter, got {}"),
-        ((optimizer, {other: (0, 1)}), ValueError, "parameter must be in a group of the optimizer, got a Parameter of"),
-        ((optimizer, {p.data: (0, 1)}), ValueError, "parameter must be in a group .* Name the parameter itself"),
+        (
+            (optimizer, {other: (0, 1)}),
+            ValueError,
+            "parameter must be in a group of the optimizer, got a Parameter of .* N",
+        ),
         ((optimizer, {"weight": (0, 1)}), TypeError, "parameter must be a tensor, got 'weight'"),
         (
             (torch.optim.SGD([complex_parameter]), {complex_parameter: (0, 1)}),
@@ -398,12 +288,12 @@ def test_bad_calls() -> None:
         ),
         ((optimizer, {p: 1.0}), ValueError, r"bounds must be pairs \(min, max\), got 1.0"),
         ((optimizer, {p: (0, 1, 2)}), ValueError, r"bounds must be pairs \(min, max\), got \(0, 1, 2\)"),
+        ((optimizer, {p: "01"}), ValueError, r"bounds must be pairs \(min, max\), got '01'"),
         ((optimizer, {p: torch.zeros(2)}), ValueError, r"bounds must be pairs \(min, max\), got a Tensor"),
         ((optimizer, {p: (None, None)}), ValueError, "one of min and max must be given, got None for both"),
         ((optimizer, {p: (1, -1)}), ValueError, r"min must not exceed max, got min=1.0 and max=-1.0. Swap them"),
         ((optimizer, {p: (0, float("nan"))}), ValueError, "max must not be NaN, got nan. Use None for no bound"),
         ((optimizer, {p: ("0", 1)}), TypeError, "min must be a number, a tensor or None, got '0'"),
-        ((optimizer, {p: (np.zeros(2), 1)}), TypeError, "min must be a number, a tensor or None, got a ndarray"),
         ((optimizer, {p: (torch.zeros(3), 1)}), ValueError, r"min must broadcast to the parameter of shape \(2,\)"),
         ((optimizer, {p: (0, torch.ones(1, 2))}), ValueError, r"max must broadcast to the parameter of shape \(2,\)"),
         ((optimizer, {p: (torch.zeros(2) * 1j, 1)}), TypeError, "min must be real, got torch.complex64"),
