@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from torch.nn import Parameter
 
 import pseudograd as pg
 from pseudograd import clamp as imported_clamp
+from pseudograd import rules  # noqa: F401  for CASES
 
 from .choices import folded
+from .test_nn import CASES
 
 X = torch.tensor([-2.0, -1.0, 0.0, 0.3, 1.0, 2.5])
 GRAD = torch.tensor([1.0, -2.0, 3.0, -4.0, 0.5, -0.25])
@@ -67,36 +71,20 @@ FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-def _learned(*values: float) -> Parameter:
-    return Parameter(torch.tensor(values if len(values) > 1 else values[0]))
+def _learned(value: float) -> Parameter:
+    return Parameter(torch.tensor(value))
 
 
 MODULES: dict[str, Callable[[], torch.nn.Module]] = {
-    "Abs": lambda: pg.nn.Abs(edge=1),
-    "Ceil": pg.nn.Ceil,
-    "Clamp": lambda: pg.nn.Clamp(-1, 1, rule="leaky"),
+    **{call: partial(eval, f"pg.nn.{call}") for line in CASES if "custom" not in (call := line.partition("  ->  ")[0])},
     "Clamp, a buffer and a parameter": lambda: pg.nn.Clamp(BOUND, _learned(1.0), rule="zero"),
-    "ClipGrad": lambda: pg.nn.ClipGrad(0.5),
-    "FakeQuantize": lambda: pg.nn.FakeQuantize(0.25, 0, -4, 3),
     "FakeQuantize that learns": lambda: pg.nn.FakeQuantize(_learned(0.25), _learned(1.0), -4, 3),
     "FakeQuantize with scaled gradients": lambda: pg.nn.FakeQuantize(_learned(0.25), 0, -4, 3, use_grad_scaling=True),
-    "Floor": pg.nn.Floor,
     "GELU": lambda: pg.nn.GELU(rule="fewbit"),
     "Hardsigmoid": pg.nn.Hardsigmoid,
-    "JumpReLU": lambda: pg.nn.JumpReLU(_learned(0.5), bandwidth=2.0),
     "LeakyReLU": lambda: pg.nn.LeakyReLU(0.25),
-    "SiLU": lambda: pg.nn.SiLU(rule=pg.rules.fewbit(bits=3)),
-    "Hardtanh": lambda: pg.nn.Hardtanh(rule="identity"),
-    "Heaviside": lambda: pg.nn.Heaviside(rule="arctan"),
-    "LowerBound": lambda: pg.nn.LowerBound(_learned(0.25)),
-    "ReLU": lambda: pg.nn.ReLU(rule="inward"),
-    "ReLU6": lambda: pg.nn.ReLU6(rule="inward"),
-    "ReverseGrad": lambda: pg.nn.ReverseGrad(2.0),
-    "Round": pg.nn.Round,
-    "ScaleGrad": lambda: pg.nn.ScaleGrad(0.5),
     "Sign": lambda: pg.nn.Sign(rule="gaussian"),
-    "Trunc": pg.nn.Trunc,
-    "UpperBound": lambda: pg.nn.UpperBound(0.5),
+    "SiLU": lambda: pg.nn.SiLU(rule=pg.rules.fewbit(bits=3)),
     "VectorQuantize": lambda: pg.nn.VectorQuantize(3, 6),
 }
 
@@ -122,7 +110,7 @@ def test_every_public_function_is_here() -> None:
     classes = {f"{name}.apply" for name in pg.familiar.__all__ if not name.islower()}
     # The one is another name, the other is replace_grad itself, called through a class.
     assert classes - set(FUNCTIONS) == {"ClampWithGrad2.apply", "ReplaceGrad.apply"}
-    assert set(pg.nn.__all__) <= set(MODULES)
+    assert set(pg.nn.__all__) <= {name.partition("(")[0] for name in MODULES}
 
 
 @folded
@@ -172,32 +160,19 @@ def test_modules(name: str) -> None:
         assert "pseudograd" in g.code
 
 
-def _direct(name: str) -> Callable[..., Any]:
-    holder = pg.familiar if name in FAMILIAR else pg.ops
-    return getattr(holder, name)  # type: ignore[no-any-return]
-
-
-GIVEN: dict[str, tuple[Any, ...]] = {
-    "clamp": (-1, 1), "clamp_": (-1, 1), "lower_bound": (0,), "upper_bound": (0,), "clamp_with_grad": (-1, 1),
-    "clamp_with_grad2": (-1, 1), "clamp_with_grad_proposed": (-1, 1), "clip_grad": (1.0,), "scale_grad": (1.0,),
-    "fake_quantize": (0.5,), "replace_grad": (X,), "vector_quantize": (CODES,), "commitment_loss": (CODES,),
-    "codebook_loss": (CODES, torch.tensor([0])), "jumprelu": (0.5,), "policy_loss": (X,),
-}  # fmt: skip
-NAMED: dict[str, dict[str, Any]] = {"jumprelu": {"bandwidth": 0.5}}
-
-
-FAMILIAR = [name for name in pg.familiar.__all__ if name.startswith("clamp_with_grad")]
-DIRECT = [name for name in pg.ops.__all__ if name.islower() and name not in ("straight_through", "surrogate")]
+OTHERS = ("straight_through", "surrogate", "register_rule", "policies")  # which take no x
 
 
 @folded
-@pytest.mark.parametrize("name", [name for name in DIRECT if name not in ("register_rule", "policies")])
+@pytest.mark.parametrize("name", [name for name in pg.ops.__all__ if name.islower() and name not in OTHERS])
 def test_a_name_of_its_own_is_an_error_that_says_what_to_write(name: str) -> None:
     """`from pseudograd import clamp` makes one; torch.fx exchanges only what it was told of."""
-    function = _direct(name)
+    function = getattr(pg.ops, name)
+    _, *parameters = inspect.signature(function).parameters.values()
+    needed = {p.name: 0.5 for p in parameters if p.default is p.empty}
     text = r"To trace it call pseudograd\.[\w.]+, or write torch\.fx\.wrap\('\w+'\) below your import of it"
     with pytest.raises(TypeError, match=text):
-        symbolic_trace(lambda x: function(x, *GIVEN.get(name, ()), **NAMED.get(name, {})))
+        symbolic_trace(lambda x: function(x, **needed))
 
 
 def test_the_error_names_the_argument() -> None:
