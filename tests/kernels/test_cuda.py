@@ -80,7 +80,7 @@ def run_tests(folder: Path, *arguments: str, sanitize: bool = False) -> str:
 
 SAMPLE = (
     "SSE2 and (test_between_numbers and float16 or test_steps_and_curves and float64 or test_elastic and float32 or test_on_a_grid)"
-    " or (SSE2 and test_formulas_of and (float32 or bfloat16)) or test_layouts or test_learned_bounds"
+    " or (SSE2 and test_formulas_of and (float32 or bfloat16)) or test_layouts"
 )
 
 ALL = "SSE2 or layouts or interval"

@@ -19,7 +19,6 @@ from pseudograd.kernels import bits, native, table
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rewrite.edges import PINNED, rule_named
 from pseudograd.rule import OPS, PRIMITIVES, Call, call_for
-from pseudograd.testing.contract.cases import cases_of
 from pseudograd.torch_table.eras import ERAS
 
 from ..choices import folded, one_in
@@ -36,7 +35,6 @@ from .ways import (
     needs_native,
     numbers,
     same_bits,
-    way,
 )
 
 pytestmark = needs_native
@@ -234,17 +232,6 @@ def test_between_tensors(dtype: torch.dtype, level: int) -> None:
     assert_ways_agree(problems, ways_at(level))
 
 
-@every_dtype
-def test_prepared_calls_between_tensors(dtype: torch.dtype, level: int) -> None:
-    shift = level + DTYPES.index(dtype)
-    problems = [
-        Problem((rule, edge), partial(pg.clamp, rule=rule, edge=edge), (x, *bounds), grad)
-        for (rule, edge), (x, low, high, grad) in zip(HOW[shift % 2 :: 2], _problems_between_tensors(dtype, shift))  # noqa: B905
-        for bounds in [(low, high), (low, None), (None, high)]
-    ]
-    assert_ways_agree(problems, ["native", "native code"])  # the second has kernels for few elements too
-
-
 @folded
 @every_dtype
 def test_values_between_tensors(dtype: torch.dtype, level: int) -> None:
@@ -257,17 +244,6 @@ def test_values_between_tensors(dtype: torch.dtype, level: int) -> None:
         assert ours.numel() == 0 if len(zeros) == 2 else same_bits(ours, torch.clamp(x, low, high))
 
 
-@pytest.mark.parametrize("shape", [(4096,), (4099,), (70, 71), (40000,)], ids=str)
-def test_a_zero_between_tensors_has_torchs_sign(shape: tuple[int, ...], level: int) -> None:
-    zeros = itertools.product((-0.0, 0.0), (-0.0, 0.0, -1.0), (-0.0, 0.0, 1.0))
-    for values, dtype in zip(zeros, itertools.cycle(DTYPES)):
-        x, low, high = (torch.full(shape, value, dtype=dtype) for value in values)
-        for bounds in ((low, high), (low[:1], high[:1]), (low[..., :1], high), (low.reshape(-1)[0], high)):
-            expected = torch.clamp(x, *bounds)
-            y = pg.clamp(x.clone().requires_grad_(), *bounds).detach()
-            assert torch.equal(y.signbit(), expected.signbit())
-
-
 def test_one_pair_of_zeros_is_enough_and_crossed_bounds_have_them_too() -> None:
     for position in (0, 63, 64, 4999):
         for values in ((-0.0, 0.0, 1.0), (0.0, -1.0, -0.0), (-3.0, 0.0, -0.0), (3.0, -0.0, 0.0)):
@@ -276,29 +252,6 @@ def test_one_pair_of_zeros_is_enough_and_crossed_bounds_have_them_too() -> None:
                 tensor[position] = value
             y = pg.clamp(tensors[0].clone().requires_grad_(), *tensors[1:]).detach()
             assert same_bits(y, torch.clamp(*tensors))
-
-
-@pytest.mark.parametrize("size", [10, 70, 5000])
-@pytest.mark.parametrize("rule", ["inward", "leaky", "identity"])
-def test_learned_bounds_under_override(rule: str, size: int) -> None:
-    """Of each element, of all, and of one side alone."""
-    generator = torch.Generator().manual_seed(0)
-    x, grad = torch.randint(-6, 7, (2, size), generator=generator) / 4, torch.randn(2, size, generator=generator)
-    low, high, full = torch.full((size,), -0.75), torch.ones(2, 1), torch.full((2, size), -0.5)
-    learned: dict[str, tuple[object, tuple[Tensor, ...], tuple[bool, ...]]] = {
-        "both": (torch.clamp, (x, low, high), (True, True, True)),
-        "min": (torch.clamp_min, (x, low), (True, True)),
-        "max": (lambda x, high: torch.clamp(x, max=high), (x, high), (True, True)),
-        "a min of full size": (torch.clamp, (x, full, high), (True, True, False)),
-        "none": (torch.clamp, (x, full, high), (True, False, False)),
-        "all but x": (torch.clamp, (x, low, high), (False, True, True)),
-    }
-    with pg.override(clamp=rule):
-        problems = [Problem(name, f, inputs, grad, wants) for name, (f, inputs, wants) in learned.items()]
-        with way("formula"):
-            expected = [problem.solve()[1] for problem in problems]
-        for problem, gradients in zip(problems, expected, strict=True):
-            assert all(map(torch.allclose, problem.solve()[1], gradients)), problem.label
 
 
 @every_dtype
@@ -511,32 +464,6 @@ def test_formulas_of_an_element(dtype: torch.dtype, level: int, calls: list[str]
         problems.append(Problem("rows", quantize, (moved, row.abs(), one), x, (True, False, False)))
     assert_ways_agree(problems, ["native", "native code"])
     assert "formula" in calls
-
-
-@folded
-@every_dtype
-def test_few_bits_are_the_plain_ones_and_give_a_gradient_for_each_input(dtype: torch.dtype, level: int) -> None:
-    lengths = set()
-    for case in [case for op in OPS.values() for case in cases_of(op) if case.rule.steps is not None]:
-        for size in SIZES:
-            call, inputs = case.call(), (numbers(dtype, size)[0], *next(iter(case.samples())).build(dtype)[1:])
-            wants = (True, *[False] * (len(inputs) - 1))
-            with way("native code"):
-                encoded = kernel_in_c().forward(call, inputs, wants)
-                if encoded is None or kernels.residual_of(call, inputs, wants) is not bits.BITS:
-                    continue  # steps that C does not know
-                words = [
-                    planes.numpy().view("<u8").reshape(-1, -(-size // 64)).copy()
-                    for planes in (encoded[1][0], bits.BITS.encode(call, inputs, wants)[1][0])
-                ]
-                gradients = kernels.backward(bits.BITS, torch.ones_like(encoded[0]), encoded[1], wants, call)
-            for planes in words:  # the bits behind the last element have no meaning
-                planes[:, -1] &= (1 << (size - 1) % 64 + 1) - 1
-            assert (words[0] == words[1]).all(), case
-            assert gradients is not None
-            assert len(gradients) == len(inputs)  # autograd takes more without a word
-            lengths.add(len(gradients))
-    assert len(lengths) > 1
 
 
 @folded

@@ -132,9 +132,6 @@ def _named(file: Path, rules: set[str]) -> Iterator[str]:
             yield f"{file.name}:{node.lineno} {node.value}"
 
 
-# --- devices without kernels of their own -------------------------------------------------------------------------------
-
-
 def operators_of(f: Any, x: Tensor, *off: str | kernels.Kernel, count: tuple[str, ...] = ("aten::",)) -> int:
     """How many functions of ATen, or others, a call and its backward run in all, without these kernels."""
     with kernels.off(*off):
@@ -191,9 +188,6 @@ def test_steps_keep_bits_on_the_cpu_and_where_kernels_are_active(
 ) -> None:
     monkeypatch.setattr(bits, "devices", devices)
     assert bits._has_kernels(SimpleNamespace(is_cpu=device == "cpu", device=torch.device(device))) is expected  # type: ignore[arg-type]
-
-
-# --- a device without kernels -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture
