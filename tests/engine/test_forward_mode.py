@@ -44,19 +44,12 @@ PAIRS: dict[str, tuple[Function, Function]] = {
         lambda x: pg.clamp(_bent(x), x.square() - 1, None, rule="zero"),
         lambda x: torch.where(_bent(x) < x.square() - 1, x.square() - 1, _bent(x)),
     ),
-    "scale_grad": (lambda x: pg.scale_grad(_bent(x), 0.5), lambda x: 0.5 * _bent(x)),
-    "round": (lambda x: pg.round(_bent(x)), _bent),
     "arctan": (lambda x: pg.heaviside(_bent(x), rule="arctan"), lambda x: _arctan_step(_bent(x))),
     "custom": (
         lambda x: pg.sign(_bent(x), rule=pg.rules.custom(torch.cos)),
         lambda x: torch.sin(_bent(x)),
     ),
-    "abs": (lambda x: pg.abs(_bent(x), edge=1), lambda x: torch.abs(_bent(x))),
     "replace_grad": (lambda x: pg.replace_grad(x.detach().round(), _bent(x)), _bent),
-    "fake_quantize": (
-        lambda x: pg.fake_quantize(_bent(x), 0.25, quant_min=-4, quant_max=4),
-        lambda x: torch.clamp(_bent(x), -1, 1),
-    ),
     "pin": (lambda x: pg.pin_edge("half")(torch.clamp)(_bent(x), -1, 1), lambda x: torch.clamp(_bent(x), -1, 1)),
     "override": (
         lambda x: pg.override(clamp="leaky")(torch.clamp)(_bent(x), -1, 1),
@@ -81,16 +74,11 @@ def derive_by_dual_level(f: Function) -> Function:
     return derivative
 
 
-def _vmap_last(f: Function) -> Function:
-    return vmap(f, in_dims=-1, out_dims=-1)
-
-
 # Each takes an element-wise f and gives a function of a matrix.
 WAYS: dict[str, Callable[[Function], Function]] = {
     "jvp": _d,
     "dual level": derive_by_dual_level,
     "jvp(vmap)": lambda f: _d(vmap(f)),
-    "jvp(vmap) of the last dimension": lambda f: _d(_vmap_last(f)),
     "vmap(jvp)": lambda f: vmap(_d(f)),
     "jacfwd(vmap)": lambda f: jacfwd(vmap(f)),
     "vmap(jacfwd)": lambda f: vmap(jacfwd(f)),
@@ -99,13 +87,11 @@ WAYS: dict[str, Callable[[Function], Function]] = {
     "jvp(vmap(jvp))": lambda f: _d(vmap(_d(f))),
     "jacfwd(jacfwd)": lambda f: jacfwd(jacfwd(_total(f))),
     "hessian": lambda f: hessian(_total(f)),
-    "vmap(hessian)": lambda f: vmap(hessian(_total(f))),
     "jacfwd(jacrev)": lambda f: jacfwd(jacrev(_total(f))),
     "jacrev(jacfwd)": lambda f: jacrev(jacfwd(_total(f))),
     "grad(jvp)": lambda f: grad(_total(_d(f))),
     "jvp(grad)": lambda f: _d(grad(_total(f))),
     "jvp(grad(jvp))": lambda f: _d(grad(_total(_d(f)))),
-    "jvp(jvp(grad))": lambda f: _d(_d(grad(_total(f)))),
 }
 
 
@@ -119,7 +105,7 @@ def test_every_order_of_derivative_is_that_of_a_function_that_has_it(pair: str, 
     ours, expected = PAIRS[pair]
     derivative = WAYS[way](ours)(_x())
     torch.testing.assert_close(derivative, WAYS[way](expected)(_x()))
-    assert derivative.count_nonzero() > 0 or pair == "scale_grad", "a test that sees zeros shows nothing"
+    assert derivative.count_nonzero() > 0, "a test that sees zeros shows nothing"
 
 
 COMPILED = ["leaky", "arctan", "custom", "pin"]

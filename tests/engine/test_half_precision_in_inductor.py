@@ -28,8 +28,6 @@ EXACT: dict[str, Function] = {
     "leaky/open": _clamp(rule=pg.rules.leaky(0.7), edge="open"),
     "fused on both sides": lambda x: pg.clamp(x * 1, LOW, HIGH, rule="zero", edge="open") * 2,
     "lower_bound": lambda x: pg.lower_bound(x, LOW, rule="zero", edge="open"),
-    "upper_bound": lambda x: pg.upper_bound(x, HIGH, rule="zero"),
-    "hardtanh": lambda x: pg.hardtanh(x, LOW, HIGH),
     "clip_grad": lambda x: pg.clip_grad(x, HIGH),
     "window": lambda x: pg.sign(x, rule=pg.rules.window(HIGH, 0.7)),
     "fake_quantize": lambda x: pg.fake_quantize(x, HIGH / 3, 0, -2, 3),

@@ -107,8 +107,6 @@ _OURS = "import pseudograd as pg\nfrom pseudograd import doctor, engine\n"
 _LATER = f"import torch._dynamo\n{_COMPILES}{_REGISTERED}"
 _WAITS = 'assert engine.registration() == "waits for the first import of torch._dynamo"\n'
 DYNAMO_LEARNS_OF_US = {
-    "Dynamo first": f"import torch._dynamo\n{_OURS}{_COMPILES}",
-    "asked whether it is there": f"{_OURS}[importlib.util.find_spec('torch._dynamo') for _ in range(2)]\n{_LATER}",
     "an import that fails": f"""{_OURS}
 class Broken:
     def find_spec(self, name, path=None, target=None):
@@ -121,7 +119,6 @@ else: raise AssertionError
 {_WAITS}
 for name in [name for name in sys.modules if name.startswith("torch._dynamo")]: del sys.modules[name]
 {_LATER}""",
-    "reloaded": f"{_OURS}import torch._dynamo; importlib.reload(torch._dynamo)\n{_LATER}",
     "two threads": f"""{_OURS}
 threads = [threading.Thread(target=importlib.import_module, args=("torch._dynamo",)) for _ in range(2)]
 [thread.start() for thread in threads]; [thread.join() for thread in threads]

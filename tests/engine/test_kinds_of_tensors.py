@@ -11,7 +11,6 @@ from torch.utils._pytree import tree_map
 import pseudograd as pg
 
 from ..choices import slow_but
-from ..watching import Watching
 
 RULES = ["zero", "inward", "sign", "identity", "leaky", "elastic", "inverting"]
 VALUES = [-2.0, -1.0, 0.0, 1.0, 2.0]
@@ -109,25 +108,6 @@ def test_what_is_wrapped_meets_no_operator_but_torchs(size: int, is_saved: bool)
             (grad_x,) = torch.autograd.grad(y, x, torch.ones(size) if is_saved else Noted(torch.ones(size)))
         assert torch.equal(getattr(grad_x, "inner", grad_x), (x >= -1).float())
         assert set(Noted.names) == {"aten"}
-
-
-@pytest.mark.parametrize("size", [5, 5000])
-def test_every_call_of_the_same_has_a_second_derivative(size: int) -> None:
-    for _ in range(3):
-        x, grad = torch.linspace(-2, 2, size, requires_grad=True), torch.ones(size, requires_grad=True)
-        (first,) = torch.autograd.grad(pg.clamp(x, -1, 1, rule="zero"), x, grad, create_graph=True)
-        (slope,) = torch.autograd.grad(first.sum(), grad)
-        assert torch.equal(slope, ((x >= -1) & (x <= 1)).float())
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_a_dispatch_mode_sees_only_plain_operations(rule: str) -> None:
-    x = torch.tensor(VALUES, requires_grad=True)
-    with Watching() as watching:
-        pg.clamp(x, -1, 1, rule=rule).backward(torch.tensor(GRAD))
-    assert x.grad.tolist() == _expected(rule)
-    assert "clamp" in watching.names
-    assert not {"hardtanh_backward", "threshold_backward"} & set(watching.names)
 
 
 @pytest.mark.parametrize("compiled", slow_but([False], [False, True], pytest.mark.program))

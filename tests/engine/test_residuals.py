@@ -17,12 +17,11 @@ from pseudograd import engine, kernels
 from pseudograd.kernels import bits
 from pseudograd.ops.bounds import unify_bounds
 from pseudograd.rule import OPS, Call
-from pseudograd.testing.contract import values
-from pseudograd.testing.contract.cases import Case, cases_of
+from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.measure.transforms import REVERSE
 
 from ..choices import folded, one_in, slow_but
-from ..contract.cases import a_third_of_the_samples, every_case
+from ..contract.cases import every_case
 from ..kernels.ways import FOR_EVERYTHING, codes_from
 
 X = torch.tensor([-torch.inf, -2.0, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0, torch.inf, torch.nan, -1.5])
@@ -147,23 +146,6 @@ def test_under_compiled_autograd(rule: str, two_bits: list[str]) -> None:
     assert WAYS["compiled autograd"](clamp_of(rule))[1:9].tolist() == grad_of(clamp_of(rule))[1:9].tolist()
 
 
-@pytest.mark.parametrize(
-    ("rule", "dtype"),
-    one_in(4, RULES, [torch.float16, torch.bfloat16, torch.float32, torch.float64]),
-)
-def test_the_contract_of_saved_tensors_and_values(rule: str, dtype: torch.dtype, two_bits: list[str]) -> None:
-    cases = [case for case in cases_of(pg.rule.OPS["clamp"]) if case.rule.name == rule and not case.parameters]
-    for turn, case in enumerate(cases):
-        values.check_saved(case)
-        values.check_random(a_third_of_the_samples(case, turn), dtype)
-
-
-def test_it_keeps_two_bits(two_bits: list[str]) -> None:
-    x = torch.zeros(1000, requires_grad=True)
-    saved = values.saved_by(lambda x: pg.clamp(x, -1.0, 1.0), (x,))
-    assert [(tensor.dtype, tensor.nbytes) for tensor in saved] == [(torch.uint8, 256)]
-
-
 def test_a_kernel_computes_a_forward_only_where_nobody_must_see_it(two_bits: list[str]) -> None:
     """A mode sees torch's own ops. The call saves the same with a mode and without."""
     expected = grad_of(clamp_of("inward"))
@@ -260,23 +242,3 @@ def test_saved_inputs_are_those_of_a_node_of_that_primitive(two_bits: list[str])
     assert engine.saved_inputs_of(node, OPS["clamp"]) is None
     assert engine.saved_inputs_of(torch.sin(x).grad_fn, OPS["jumprelu"]) is None
     assert engine.saved_inputs_of(pg.clamp(x * 1, -1.0, 1.0).grad_fn, OPS["clamp"]) is None, "it saves bits"
-
-
-GRADS: dict[str, Tensor] = {
-    "with the negative bit": torch.complex(torch.zeros(11), -GRAD).conj().imag,
-    "a zero tensor": torch._efficientzerotensor((11,)),
-    "sparse": GRAD.to_sparse(),
-}
-
-
-@pytest.mark.parametrize("kind", GRADS)
-def test_grads_without_memory_of_their_own_reach_no_kernel(kind: str, two_bits: list[str]) -> None:
-    grad = GRADS[kind]
-    dense = grad.to_dense() if kind == "sparse" else grad.clone()
-    for rule in ("zero", "inward"):
-        expected = grad_of(clamp_of(rule), grad=dense)
-        del two_bits[:]
-        leaf = X.clone().requires_grad_()
-        clamp_of(rule)(leaf).backward(grad)
-        assert_equal(leaf.grad.to_dense(), expected)
-        assert two_bits == ["forward"]

@@ -97,10 +97,6 @@ RULES: dict[str, Function] = {
     "fake_quantize": lambda x, s: pg.fake_quantize(x, 0.5, quant_min=-2, quant_max=2, rule=pg.rules.leaky(s)),
     "window": lambda x, s: pg.sign(x, rule=pg.rules.window(scale=s)),
     "triangle": lambda x, s: pg.sign(x, rule=pg.rules.triangle(scale=4 * s, height=s)),
-    "arctan": lambda x, s: pg.heaviside(x, rule=pg.rules.arctan(scale=s)),
-    "sigmoid": lambda x, s: pg.heaviside(x, rule=pg.rules.sigmoid(scale=s)),
-    "fast_sigmoid": lambda x, s: pg.heaviside(x, rule=pg.rules.fast_sigmoid(scale=s)),
-    "gaussian": lambda x, s: pg.heaviside(x, rule=pg.rules.gaussian(scale=s)),
 }
 
 
