@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,10 +27,6 @@ def ppo(lr: Tensor, a: Tensor, lo: float = 0.8, hi: float = 1.2) -> tuple[Tensor
     return value, slope
 
 
-def dapo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    return ppo(lr, a, 0.8, 1.28)
-
-
 def dual_clip(lr: Tensor, a: Tensor, lo: float = 0.8, hi: float = 1.2, most: float = 3.0) -> tuple[Tensor, Tensor]:
     value, slope = ppo(lr, a, lo, hi)
     dead = (a < 0) & (lr.exp() > most)
@@ -40,10 +37,6 @@ def cispo(lr: Tensor, a: Tensor, hi: float = 5.0) -> tuple[Tensor, Tensor]:
     """-sg(clip(r)) A log_prob has this gradient; the value that is tested is -A clip(r)."""
     weight = lr.exp().minimum(torch.tensor(hi, dtype=lr.dtype))
     return -a * weight, -a * weight
-
-
-def truncated_is(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    return cispo(lr, a, 2.0)
 
 
 def gmpo(lr: Tensor, a: Tensor, width: float = 0.4) -> tuple[Tensor, Tensor]:
@@ -63,16 +56,8 @@ def gppo(lr: Tensor, a: Tensor, beta_low: float = 1.0, beta_high: float = 1.0) -
     return value, torch.where((a > 0) & (r > 1.2), -beta_high * 1.2 * a, slope)
 
 
-def ce_gppo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    return gppo(lr, a, 0.75, 1.0)
-
-
-def gspo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    return ppo(lr.mean(-1, keepdim=True).expand_as(lr).clone(), a, 1 - 3e-4, 1 + 4e-4)
-
-
-def luspo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-    return ppo(lr.mean(-1, keepdim=True).expand_as(lr).clone(), a, 1 - 2e-3, 1 + 2.5e-3)
+def gspo(lr: Tensor, a: Tensor, low: float = 3e-4, high: float = 4e-4) -> tuple[Tensor, Tensor]:
+    return ppo(lr.mean(-1, keepdim=True).expand_as(lr).clone(), a, 1 - low, 1 + high)
 
 
 def gpg(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,15 +74,15 @@ def up_grpo(lr: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 FORMULAS: dict[str, Formula] = {
     "ppo": ppo,
     "grpo": ppo,
-    "dapo": dapo,
+    "dapo": partial(ppo, hi=1.28),
     "dual_clip": dual_clip,
     "cispo": cispo,
-    "truncated_is": truncated_is,
+    "truncated_is": partial(cispo, hi=2.0),
     "gmpo": gmpo,
     "gppo": gppo,
-    "ce_gppo": ce_gppo,
+    "ce_gppo": partial(gppo, beta_low=0.75),
     "gspo": gspo,
-    "luspo": luspo,
+    "luspo": partial(gspo, low=2e-3, high=2.5e-3),
     "gpg": gpg,
     "up_grpo": up_grpo,
 }

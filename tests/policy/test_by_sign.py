@@ -78,9 +78,6 @@ def test_an_infinite_ratio_spoils_only_what_its_own_rule_spoils() -> None:
     assert slope.tolist() == [-math.inf, -math.inf, 0.0, 0.0, 0.0]
 
 
-# --- transforms -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.program
 def test_second_derivatives_under_vmap_and_compile_are_those_of_the_two_rules() -> None:
     lr, a = (tensor[1:9] for tensor in tokens())
@@ -102,9 +99,6 @@ def test_second_derivatives_under_vmap_and_compile_are_those_of_the_two_rules() 
     leaf = lr.clone().requires_grad_()
     (slope,) = torch.autograd.grad(torch.compile(loss, backend="aot_eager", fullgraph=True)(leaf, a), leaf)
     assert torch.equal(slope, vmap(grad(separate))(lr, a))
-
-
-# --- around it --------------------------------------------------------------------------------------------------------
 
 
 def test_the_report_names_both_rules_and_counts_by_sign() -> None:

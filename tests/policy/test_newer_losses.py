@@ -11,8 +11,8 @@ from torch import Tensor
 
 import pseudograd as pg
 
-from .formulas import tokens, usual_form
-from .test_other_projects import EDGE, mean_of_means, ragged, slope_of, trl_loss, verl_loss
+from .formulas import tokens
+from .test_other_projects import mean_of_means, ragged, slope_of, trl_loss, verl_loss
 
 ROUNDING = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -22,9 +22,6 @@ def test_infinite_ratios_of_gpg_and_of_up_grpo_where_it_takes_no_ratio_are_finit
     for name in ("gpg", "up_grpo"):
         slope = slope_of(lambda lr, n=name: pg.policy.presets[n](lr, torch.full((3,), 2.0)).sum(), lr)[1]
         assert slope.tolist() == [-2.0] * 3
-
-
-# --- against the packages ---------------------------------------------------------------------------------------------
 
 
 def test_trl_luspo() -> None:
@@ -59,9 +56,6 @@ def test_verl_dro_is_gpg_and_a_penalty_without_the_advantage() -> None:
     torch.testing.assert_close(slope_of(ours, lr)[1], slope, rtol=1e-7, atol=1e-7)
 
 
-# --- as rules of one's own, and with bounds of the batch --------------------------------------------------------------
-
-
 def gamma(
     grad: Tensor, ratio: Tensor, advantage: Tensor, min: float, max: float, *, power: float = 2.0, decay: float = 3.0
 ) -> Tensor:
@@ -90,25 +84,3 @@ def test_trl_vespo_is_a_rule_of_your_own_for_each_sign() -> None:
     assert apart.sum() > 30
     assert expected[apart].abs().max() > 1
     torch.testing.assert_close(slope[apart], expected[apart], rtol=1e-10, atol=1e-12)
-
-
-def bounds_of_the_batch(lr: Tensor, a: Tensor, budget: float) -> tuple[float, float]:
-    """M2PO's: the mean of lr^2 over what moves outward, each at most tau^2, is at most the budget; at least 0.3 and 0.5."""
-    squares = sorted(s * s for s, adv in zip(lr.flatten().tolist(), a.flatten().tolist(), strict=True) if s * adv > 0)
-    if sum(squares) <= budget * len(squares):
-        return 1.0, 1e5
-    taken = [t for k, t in enumerate(squares) if sum(squares[:k]) + t * (len(squares) - k) <= budget * len(squares)]
-    tau = math.sqrt(taken[-1]) if taken else 0.0
-    return max(1 - math.exp(-tau), 0.3), max(math.exp(tau) - 1, 0.5)
-
-
-@pytest.mark.parametrize("budget", [0.04, 0.5, 2.0])
-def test_m2po_is_ppo_with_the_bounds_of_its_batch(budget: float) -> None:
-    """Its authors' code: what is silent is what lies further outward than tau, whose own token is a tie."""
-    lr, a = tokens()
-    low, high = bounds_of_the_batch(lr, a, budget)
-    expected = slope_of(lambda lr: usual_form(lr, a, 1 - low, 1 + high).sum(), lr)[1]
-    slope = slope_of(lambda lr: pg.policy.presets["ppo"](lr, a, low=low, high=high, edge=EDGE).sum(), lr)[1]
-    torch.testing.assert_close(slope, expected, **ROUNDING)
-    outward = (lr * a > 0) & ((lr > math.log1p(high)) | (lr < math.log1p(-low)))
-    assert torch.equal(slope == 0, outward | (a == 0))

@@ -1,4 +1,4 @@
-"""Their functions, from their published packages, beside ours: TRL 1.16.0, verl 0.9.1, stable-baselines3 2.9.2.
+"""Their functions, from their published packages, beside ours: TRL 1.16.0 and verl 0.9.1.
 
 verl is read out of its file, because importing it starts ray. Each package that is not installed is skipped.
 """
@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import inspect
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,9 +37,6 @@ def slope_of(loss: Callable[[Tensor], Tensor], lr: Tensor) -> tuple[Tensor, Tens
     leaf = lr.clone().requires_grad_()
     y = loss(leaf)
     return y.detach(), torch.autograd.grad(y, leaf)[0]
-
-
-# --- TRL --------------------------------------------------------------------------------------------------------------
 
 
 def trl_loss(lr: Tensor, a: Tensor, mask: Tensor, **settings: Any) -> Tensor:
@@ -105,9 +100,6 @@ def test_trl_cispo_has_our_gradient_and_another_value() -> None:
     ours = slope_of(lambda lr: pg.policy.presets["cispo"](lr, a, mask=mask).sum() / mask.sum(), lr)
     torch.testing.assert_close(ours[1], slope, **ROUNDING)
     assert (ours[0] - value).abs() > 0.01
-
-
-# --- verl -------------------------------------------------------------------------------------------------------------
 
 
 class ActorConfig(SimpleNamespace):
@@ -209,65 +201,3 @@ def test_verl_silences_beyond_a_log_ratio_of_20_and_we_do_not() -> None:
     assert slope_of(lambda lr: theirs(lr, a, mask, 0.2, 0.2), lr)[1] == 0
     (ours,) = slope_of(lambda lr: pg.policy.loss(lr, a).sum(), lr)[1]
     assert ours == -torch.exp(lr)
-
-
-# --- stable-baselines3 ------------------------------------------------------------------------------------------------
-
-
-LOSS = "policy_loss = -th.min(policy_loss_1, policy_loss_2).mean()"
-
-
-def trained(algorithm: Any) -> list[Tensor]:
-    """The parameters after two rounds on a game of ours: guess the sign of the observation."""
-    import gymnasium
-    import numpy
-
-    class Signs(gymnasium.Env[Any, Any]):
-        observation_space = gymnasium.spaces.Box(-1, 1, (2,), numpy.float32)
-        action_space = gymnasium.spaces.Discrete(2)
-
-        def reset(self, **how: Any) -> Any:
-            super().reset(**how)
-            self.left = 8
-            return self._next(), {}
-
-        def _next(self) -> Any:
-            self.observation = self.np_random.uniform(-1, 1, 2).astype(numpy.float32)
-            return self.observation
-
-        def step(self, action: Any) -> Any:
-            reward = 1.0 if (self.observation.sum() > 0) == bool(action) else -1.0
-            self.left -= 1
-            return self._next(), reward, self.left == 0, False, {}
-
-    model = algorithm(
-        "MlpPolicy", Signs(), n_steps=128, batch_size=32, n_epochs=6, learning_rate=3e-3, seed=0, device="cpu"
-    )
-    model.learn(256)
-    return [p.detach().clone() for p in model.policy.parameters()]
-
-
-def twin(old: str, new: str) -> Any:
-    """Their class with one line of `train` edited."""
-    from stable_baselines3 import PPO
-    from stable_baselines3.ppo import ppo
-
-    source = textwrap.dedent(inspect.getsource(PPO.train))
-    assert source.count(old) == 1
-    space = {**vars(ppo), "pg": pg}
-    exec(source.replace(old, new), space)
-    return type("Twin", (PPO,), {"train": space["train"]})
-
-
-def same(first: list[Tensor], second: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-def test_stable_baselines3_with_policy_loss_is_stable_baselines3() -> None:
-    needs("stable_baselines3", "2.9.2")
-    from stable_baselines3 import PPO
-
-    ours = (
-        "policy_loss = pg.policy.loss(log_prob - rollout_data.old_log_prob, advantages, low=clip_range, high=clip_range"
-    )
-    assert same(trained(twin(LOSS, f"{ours}, edge={EDGE!r}).mean()")), trained(PPO))

@@ -239,25 +239,6 @@ def test_masked_tokens_have_no_loss_no_gradient_and_no_say(name: str) -> None:
     assert not any(tensor.any() for tensor in (y, *gradients))  # NaN would count as some
 
 
-@pytest.mark.parametrize("name", ["gspo", "gmpo"])
-def test_the_mean_over_a_sequence_has_the_gradient_of_its_loss(name: str) -> None:
-    lr, a = (tensor[1:10] for tensor in tokens())
-
-    def sequences(lr: Tensor) -> Tensor:
-        if name == "gspo":
-            return usual_form(lr.mean(-1), a[:, 0], 1 - 3e-4, 1 + 4e-4)
-        sign = a.sign()
-        return -a[:, 0] * torch.exp((sign * torch.min(sign * lr, sign * lr.clamp(-0.4, 0.4))).mean(-1))
-
-    value, (slope,) = gradient_of(sequences, lr)
-    assert_loss(lambda lr: PRESETS[name](lr, a).mean(-1), lr, value, slope)
-    only = torch.arange(24).expand_as(lr) == 3  # a sequence of which one token counts is that token
-    value, slope = FORMULAS[name](lr[:, 3:4].contiguous(), a[:, 3:4].contiguous())
-    zeros = torch.zeros_like(lr)
-    loss = partial(PRESETS[name], advantage=a, mask=only)
-    assert_loss(loss, lr, torch.where(only, value, zeros), torch.where(only, slope, zeros))
-
-
 @pytest.mark.parametrize("shape", [(24,), (4, 15, 24)], ids=str)
 @pytest.mark.parametrize("name", ["gspo", "gmpo"])
 def test_the_last_dimension_is_the_sequence(name: str, shape: tuple[int, ...]) -> None:
