@@ -49,11 +49,6 @@ def constant_outside(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, 
     return torch.full_like(grad, size)
 
 
-def clipped_outside(grad: Tensor, x: Tensor, y: Tensor, min: Any, max: Any, *, limit: float = 1.0) -> Tensor:
-    """mistify's ClampG: grad clipped to +-limit outside."""
-    return torch.where(grad > limit, limit, torch.where(grad < -limit, -limit, grad))
-
-
 def over_cosh(grad: Tensor, x: Tensor) -> Tensor:
     """grad / cosh(x), and 0 where cosh is large."""
     near = x.abs() < 80
@@ -62,23 +57,6 @@ def over_cosh(grad: Tensor, x: Tensor) -> Tensor:
 
 def toggled(grad: Tensor, x: Tensor, *, width: float = 0.1) -> Tensor:
     return torch.where(grad.abs() < width, 0.0, grad)
-
-
-def halved_upward(
-    grad: Tensor, ratio: Tensor, advantage: Tensor, min: float, max: float, *, share: float = 0.5
-) -> Tensor:
-    """PPO's gradient, and where its clip is blocked above this share of it."""
-    above, below = (ratio > max) & (advantage > 0), (ratio < min) & (advantage < 0)
-    passed = torch.where(above, share * grad, torch.where(below, 0.0, grad))
-    return -passed * advantage * torch.where(below, 1.0, ratio)
-
-
-def parabola(grad: Tensor, x: Tensor, threshold: Tensor, bandwidth: float, *, height: float = 0.75) -> Tensor:
-    """A window with the density 3 / 4 (1 - u^2)."""
-    u = (x - threshold) / bandwidth
-    inside = u.abs() < 1
-    near = torch.where(inside, u, 0.0)
-    return torch.where(inside, -grad * threshold / bandwidth * height * (1 - near * near), 0.0)
 
 
 def test_a_rule_in_the_clamp_family_does_what_it_says_outside_only() -> None:
@@ -102,13 +80,10 @@ OWN_RULES = pytest.mark.parametrize(
     ("op", "function", "is_linear", "parameter"),
     [
         pytest.param("clamp", fading, True, "width", marks=pytest.mark.slow),
-        pytest.param("relu", clipped_outside, False, None, marks=pytest.mark.slow),
         pytest.param("upper_bound", constant_outside, False, "size", marks=pytest.mark.program),
         pytest.param("fake_quantize", fading, True, "width", marks=pytest.mark.slow),
         ("sign", over_cosh, True, None),
         pytest.param("round", toggled, False, None, marks=pytest.mark.program),
-        pytest.param("policy_loss", halved_upward, True, "share", marks=pytest.mark.slow),
-        pytest.param("jumprelu", parabola, True, "height", marks=pytest.mark.program),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
