@@ -156,8 +156,6 @@ def test_options_are_keyword_only(name: str) -> None:
             assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
 
 
-# --- what is shown, what type checkers see ----------------------------------------------------------------------------
-
 HERE = Path(__file__).parent
 PUBLIC: list[tuple[ModuleType, set[str]]] = [
     (pg, set(pg.__all__)),
@@ -195,51 +193,6 @@ def test_dir_lists_what_nobody_has_used_yet_and_submodules_hide_nothing(order: l
     ]
     done = subprocess.run([sys.executable, "-c", "\n".join(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.program
-@pytest.mark.parametrize("with_types", [False, True])
-def test_tab_completion_finds_the_public_names(with_types: bool) -> None:
-    shell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell()
-    completer = shell.Completer
-    completer.use_jedi = with_types
-    shell.user_ns["pg"] = pg
-
-    def completed(text: str) -> set[str]:
-        with pytest.importorskip("IPython.core.completer").provisionalcompleter():
-            return {name.text.rpartition(".")[2] for name in completer.completions(text, len(text))}
-
-    assert {"override", "pin_edge", "nn", "convert", "clamp"} <= completed("pg.")
-    assert not {"engine", "checks", "Any", "TYPE_CHECKING"} & completed("pg.")
-    assert {"inward", "leaky", "arctan"} <= completed("pg.rules.")
-    assert {"Clamp", "VectorQuantize"} <= completed("pg.nn.")
-    assert {"project"} <= completed("pg.optim.")
-
-
-def _bound_in(package: Path) -> set[str]:
-    """What its __init__.py defines or imports that is no module beside it."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            names.add(node.name)
-        elif isinstance(node, ast.ImportFrom) and not (node.level == 1 and node.module is None):
-            names |= {alias.asname or alias.name for alias in node.names}
-    return names
-
-
-def test_no_name_is_a_module_and_something_else_of_one_package() -> None:
-    """Type checkers take the one for the other there, and importing the module hides the other.
-
-    Files bear the names of the functions that they hold, so a package that holds such a file does not hand the function on.
-    """
-    root = Path(inspect.getfile(pg)).parent
-    functions = {name for name in pg.__all__ if not isinstance(getattr(pg, name), ModuleType)}
-    for package in [path.parent for path in root.rglob("__init__.py")]:
-        inside = {path.stem for path in package.glob("*.py")} | {
-            path.parent.name for path in package.glob("*/__init__.py")
-        }
-        both = inside & (_bound_in(package) | (functions if package == root else set()))
-        assert not both, f"{package}: {both}"
 
 
 @pytest.mark.usefixtures("table_as_it_was")

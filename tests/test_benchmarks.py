@@ -39,12 +39,6 @@ def newest_run(suite: Any) -> Any:
     return suite.results.load_run(KEPT)
 
 
-# --- a run ----------------------------------------------------------------------------------------------------------
-
-
-# --- what is measured -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "op", ["clamp", "lower_bound", "relu", "clamp_", "clamp, bounds per channel", "clamp, bounds of full size"]
 )
@@ -60,12 +54,6 @@ def test_routes_of_an_op_agree(suite: Any, op: str) -> None:
         for f in (forwards["inward"], forwards["snippet"], lambda: suite.routes._Formula.apply(work.x, -1.0, 1.0)):
             assert torch.equal(torch.autograd.grad(f(), work.x, work.grad)[0], ours)
         assert 0.4 < float((work.x.abs() > 1).float().mean()) < 0.6
-
-
-# --- promises -------------------------------------------------------------------------------------------------------
-
-
-# --- the page -------------------------------------------------------------------------------------------------------
 
 
 def test_the_page_and_the_readme_say_what_the_newest_results_say(suite: Any, newest_run: Any, monkeypatch: Any) -> None:

@@ -68,12 +68,3 @@ def test_a_picture_is_the_same_every_time(op_pages: Any, tmp_path: Path, monkeyp
         op_pages.draw()
         drawn.append((tmp_path / name / "abs.svg").read_bytes())
     assert drawn[0] == drawn[1]
-
-
-@pytest.mark.parametrize(
-    "call", ["clip_grad(x, limit=0.5)", "scale_grad(x, scale=0.25)", "leaky_relu(x, negative_slope=0.1)"]
-)
-def test_a_picture_of_one_rule_says_what_it_is_drawn_with(call: str, op_pages: Any) -> None:
-    name = call.partition("(")[0]
-    assert f">{call}</text>" in (FOLDER / f"{name}.svg").read_text(encoding="utf-8")
-    assert f"`{call}`" in (FOLDER / f"{op_pages.page_of(name)}.md").read_text(encoding="utf-8")

@@ -25,9 +25,6 @@ def test_every_public_name_has_its_place_in_the_reference() -> None:
     assert "testing" in shown
 
 
-# --- docstrings -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def docstrings() -> Any:
     with pytest.MonkeyPatch.context() as patch:
@@ -54,15 +51,6 @@ def test_seven_parts_become_seven_fields(docstrings: Any) -> None:
     assert "(:doc:`/memory`)" in text
 
 
-def test_an_argument_that_takes_several_lines_is_one(docstrings: Any) -> None:
-    lines = ["    x: first", "        second.", "    a, b: third"]
-    assert list(docstrings.arguments(lines)) == [("x", "first second."), ("a, b", "third")]
-
-
-def test_stars_and_bars_of_a_text_are_themselves(docstrings: Any) -> None:
-    assert docstrings.as_rst(["0.5 * grad_x, `*` and |x|"])[0] == "0.5 \\* grad\\_x, ``*`` and \\|x\\|"
-
-
 def test_a_notebook_is_a_page_with_its_text_code_and_output(docstrings: Any) -> None:
     pages = {name: docstrings._read_root(file) for name, file in docstrings._OF_THE_ROOT.items() if "/" in name}
     assert {page.stem for page in (DOCS.parent / "examples").glob("*.ipynb")} == {
@@ -76,9 +64,6 @@ def test_a_notebook_is_a_page_with_its_text_code_and_output(docstrings: Any) -> 
         assert f"\n{name}\n" in (DOCS / "index.md").read_text(encoding="utf-8")
         assert f"]({name}.md)" in docstrings._read_root("README.md")
     assert "](data:image/png;base64," in pages["notebooks/analysis_of_clamp_with_grad"]
-
-
-# --- gallery and inventory --------------------------------------------------------------------------------------------
 
 
 def test_the_gallery_shows_every_op_with_a_field_and_a_picture(script: Any) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -55,8 +53,6 @@ def installed_era_anew() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("version", "share", "era"),
     [
-        ("2.13.0", 1.0, CLOSED_ERA),
-        ("2.15.0", 0.0, OPEN_ERA),
         ("2.13.0", 0.0, OPEN_ERA),
         ("2.15.0", 1.0, CLOSED_ERA),
         ("2.13.0", 0.25, CLOSED_ERA),
@@ -83,11 +79,9 @@ def test_the_installed_era_is_what_torch_does_and_else_its_version(
     [
         ("torch<=2.13", CLOSED_ERA),
         ("torch<=2.9", CLOSED_ERA),
-        ("torch==2.12", CLOSED_ERA),
         ("torch == 2.13.1", CLOSED_ERA),
         ("torch==2.14.1", OPEN_ERA),
         ("torch>=2.15", OPEN_ERA),
-        ("torch>=2.14", OPEN_ERA),
     ],
 )
 def test_the_era_that_versions_belong_to(versions: str, era: str) -> None:
@@ -169,25 +163,6 @@ def test_a_third_era_is_right_everywhere(third_era: Era, monkeypatch: pytest.Mon
     torch_eras.installed_era.cache_clear()
 
 
-def test_diagnose_tells_of_a_third_record(third_era: Era, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    row = WAYS["clamp_min(x, 0)"]
-    monkeypatch.setitem(row.slopes, third_era.name, Slopes(0.5))
-    w = torch.nn.Parameter(torch.tensor([0.0, 0.0, 0.5, 1.0]))
-    with pg.diagnose(whatif={"later": third_era.name}) as d:
-        (w * 1).clamp_min(0.0).sum().backward()
-    (site,) = [site for site in d.sites if site.op == "clamp_min"]
-    assert site.eras == {CLOSED_ERA: 1.0, OPEN_ERA: 0.0, third_era.name: 0.5}
-    (edge,) = [finding for finding in d.findings if finding.code == "edge"]
-    assert all(f"{name} passes" in edge.evidence for name in ERAS)
-    pinned = eval(edge.next_step.removeprefix("with pseudograd.").split(":")[0], {"pin_edge": pg.pin_edge})
-    with pinned:
-        assert torch.autograd.grad((w * 1).clamp_min(0.0).sum(), w)[0].tolist() == [1.0] * 4
-    (later,) = d.whatif["later"]
-    assert later.norm == pytest.approx((0.25 + 0.25 + 1 + 1) ** 0.5)
-    assert third_era.name in str(d)
-    assert third_era.name in d.write_html(tmp_path / "page.html").read_text()
-
-
 def _bounded(x: torch.Tensor, low: float) -> torch.Tensor:
     return torch.ops.pseudograd_tests.bounded(x, low)
 
@@ -251,31 +226,6 @@ def test_one_row_teaches_a_function_to_all(taught: Form) -> None:
 
 # --- the one table ----------------------------------------------------------------------------------------------------
 
-ROOT = Path(pg.__file__).parent
-READERS = [*sorted((ROOT / "rewrite").glob("*.py")), *sorted((ROOT / "listen").glob("*.py")), ROOT / "doctor.py"]
-
-
-def _named(text: str) -> set[str]:
-    """Functions of the table that a file names: as a string of its own, or as an attribute of torch, Tensor or aten."""
-    names = {name for form in forms.FORMS for name in (*form.names, *form.nodes)}
-    names |= {f"{name}_" for name in names}
-    owners = ("torch", "Tensor", "functional", "aten", "_nn")
-    named = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant) and node.value in names - {"min", "max"}:  # which are arguments, too
-            named.add(str(node.value))
-        elif isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] in owners:
-            named |= names & {node.attr}
-    return named
-
-
-@folded
-@pytest.mark.parametrize("path", READERS, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_nobody_else_lists_functions_of_torch(path: Path) -> None:
-    """mode.py: Tensor.norm is a function in Python, which Dynamo finds in no table."""
-    allowed = {"mode.py": {"norm"}, "pin_edge.py": {"atan2", "quantile"}, "edges.py": {"fmin"}}
-    assert _named(path.read_text()) <= allowed.get(path.name, set())
-
 
 def test_switches_overlap_where_a_function_has_both() -> None:
     assert forms.overlap(["clamp"], ["edge"])
@@ -290,9 +240,7 @@ def test_switches_overlap_where_a_function_has_both() -> None:
 
 # --- how calls are read -----------------------------------------------------------------------------------------------
 
-aten = torch.ops.aten
-LEAF, ONE, TWO = torch.ones(2, requires_grad=True), torch.ones(()), torch.full((2,), 2.0)
-SCALES, ZEROS, SCALE = torch.ones(2), torch.zeros(2, dtype=torch.int32), torch.ones(1, requires_grad=True)
+LEAF, TWO = torch.ones(2, requires_grad=True), torch.full((2,), 2.0)
 
 
 def test_a_call_with_lists_is_read_for_each_tensor() -> None:
@@ -316,11 +264,9 @@ def _form(name: str) -> Form:
     ("name", "of_numbers", "of_tensors"),
     [
         ("clamp", [1.0, 0.0], [1.0, 0.5]),
-        ("clamp_max", [1.0, 0.0], [1.0, 0.5]),  # as clamp
         ("relu", [0.0, 0.0], []),
         ("maximum", [], [0.5, 0.5]),
         ("fmin", [1.0, 0.0], [1.0, 0.5]),
-        ("sign", [], []),
     ],
 )
 def test_each_era_gives_x_its_share_at_a_bound(name: str, of_numbers: list[float], of_tensors: list[float]) -> None:
