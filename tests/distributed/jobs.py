@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -180,22 +179,6 @@ def _projected_steps(parameter: nn.Parameter, low: Any, high: Any) -> None:
         optimizer.step()
         if isinstance(low, Tensor):
             low.sub_(0.25)
-
-
-def other_rules_on_shared_parameters(rank: int) -> None:
-    """The documented example: a directional rule sees each rank's gradient, not their mean. It differs, and warns."""
-    parameter = nn.Parameter(torch.tensor([2.0]))
-    arriving = torch.tensor([3.0, -1.0])[rank]  # mean +1: leads back inside, so one process would pass it
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        (grad,) = torch.autograd.grad(pg.clamp(parameter, -1, 1) * arriving, parameter)
-    assert any("do not add up over ranks" in str(entry.message) for entry in caught)
-    torch.distributed.all_reduce(grad)
-    assert float(grad) / 2 == 1.5
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        pg.clamp(parameter, -1, 1, rule="identity")
-        pg.clamp(parameter * 1, -1, 1)
 
 
 class _Watched(_Net):

@@ -32,7 +32,6 @@ JOBS = [
     pytest.param(jobs.ddp),
     _before_2_10(jobs.fsdp, "pytorch#162338: over gloo, FSDP2 sums gradients that it should average"),
     pytest.param(jobs.projected_shards),
-    pytest.param(jobs.other_rules_on_shared_parameters),
     pytest.param(jobs.fsdp_diagnosed),
     pytest.param(jobs.fsdp_diagnosed_to_nan),
     pytest.param(jobs.a_gradient_placed_elsewhere_is_not_compared),

@@ -53,7 +53,6 @@ def fit_lightning(
     package: str,
     folder: Path,
     fails: bool = False,
-    by_hand: bool = False,
     accumulate: int = 1,
     steps: int = STEPS,
     checkpoint: Path | None = None,
@@ -74,20 +73,11 @@ def fit_lightning(
         def __init__(self) -> None:
             super().__init__()
             self.net = Gated(fails)
-            self.automatic_optimization = not by_hand
 
-        def training_step(self, batch: Any, number: int) -> Tensor | None:
-            if not by_hand:
-                return self.net(batch)
-            self.manual_backward(self.net(batch))
-            for optimizer in self.optimizers():
-                optimizer.step()
-                optimizer.zero_grad()
-            return None
+        def training_step(self, batch: Any, number: int) -> Tensor:
+            return self.net(batch)
 
         def configure_optimizers(self) -> Any:
-            if by_hand:
-                return [torch.optim.SGD([entry], 1e-3) for entry in self.parameters()]
             return torch.optim.SGD(self.parameters(), 1e-3)
 
     callback, stored = DiagnoseCallback(**options), folder / f"{steps}.ckpt"
@@ -228,14 +218,6 @@ def test_the_callback_of_hugging_face_in_a_trainer_of_this_test(monkeypatch: pyt
     callback.on_step_begin(None, SimpleNamespace(global_step=0), None, model=net)
     callback.on_train_end(None)
     assert not _get_current_function_mode_stack()
-
-
-@pytest.mark.parametrize("fit", LIGHTNING, indirect=True)
-def test_lightning_with_two_optimisers_by_hand(fit: Callable[..., Training]) -> None:
-    """Each counts as a step, so that a batch takes two of them."""
-    done = fit(every_n_steps=3, by_hand=True)
-    assert [(step, numbers["pseudograd/backwards"]) for step, numbers in done.logged] == [(2, 1.0), (6, 1.0)]
-    assert [entry.parameter for entry in done.callback.last.starved] == ["net.gain"]
 
 
 @every_trainer

@@ -125,14 +125,11 @@ def test_a_class_is_known_by_what_it_computes(tmp_path: Path, text: str, known: 
 
 GUARDS = [
     "g * (1000 / g.norm()).clamp(max=1)",
-    "torch.where(g.norm() > 1000, g / g.norm(), g)",
     "torch.where(g.isfinite().all(), g, torch.zeros_like(g))",
     "g.clamp(-10, 10)",
-    "g.clamp(-1e5, 1e5)",
     "g.nan_to_num(0.0, 0.0, 0.0)",
     "g * (g.abs() < 1000)",
     "g * (g.abs() > 1e-10)",
-    "torch.where(g.isinf(), torch.zeros_like(g), g)",
     "torch.where(x.abs() > 100, torch.zeros_like(g), g)",
     "g / 2 if g.dim() == 4 else g",
 ]
@@ -152,7 +149,6 @@ OTHERS = {
 USES = (
     "class More(ClampWithGrad): pass",
     "print(ClampWithGrad)",
-    "ClampWithGrad.forward(1)",
     'getattr(more, "ClampWithGrad")',
 )
 NO_CLASS = "is not recognised as a class of pseudograd.familiar: it stays"
@@ -315,7 +311,6 @@ def test_the_edited_script_trains_as_before(tmp_path: Path) -> None:
         ("import old\nprint(old.ClampWithGrad)", True),
         ("from . import old as o\nprint(o.ClampWithGrad.backward)", True),
         ("import old\nf = old.ClampWithGrad.apply", False),
-        ("from old import ClampWithGrad\nf = ClampWithGrad.apply", False),
         ("from new import ClampWithGrad\nprint(ClampWithGrad.forward)", False),
         ("ClampWithGrad = 1\nprint(ClampWithGrad)", False),
         ("def ClampWithGrad(:", False),
@@ -423,7 +418,6 @@ def test_a_script_keeps_the_encoding_that_python_reads_it_in(
         (None, "No such file"),
         ("def", "invalid syntax"),
         ("\xff", "encoding declaration"),
-        ("class A(Function", "was never closed"),
     ],
 )
 def test_what_is_no_script_is_told_and_nothing_is_written(
