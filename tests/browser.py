@@ -1,7 +1,5 @@
 """A page as a browser shows it: headless Chromium, where there is one."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -33,5 +31,4 @@ def shown(page: Path, script: str, folder: Path, *options: str) -> str:
 def title_of(document: str) -> str:
     """What a script has put there."""
     found = re.search(r"<title>(.*?)</title>", document)
-    assert found is not None
     return found[1]

@@ -1,7 +1,5 @@
 """The command line as a test calls it."""
 
-from __future__ import annotations
-
 import pytest
 
 from pseudograd.cli import main

@@ -4,8 +4,6 @@ For tests of what a command says of a program. How it follows one from its very 
 and tests/diagnosis/test_processes.py, with processes that begin with nothing.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import importlib

@@ -1,7 +1,5 @@
 """The page for whoever adds something, followed to the letter on a copy of the tree: each step, and each command that it shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

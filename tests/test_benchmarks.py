@@ -1,7 +1,5 @@
 """benchmarks/: what is measured is what its page says, promises are judged rightly, and a page is drawn without measuring."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

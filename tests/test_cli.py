@@ -1,7 +1,5 @@
 """The command line: exact text for what is asked wrongly, and a small run of each command."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import io

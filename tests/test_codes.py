@@ -1,7 +1,5 @@
 """Every code of the one table: its example says it at the line that is marked, is silent when mended, and what it says is so."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +101,6 @@ def gradient(compute: Callable[..., Tensor], *inputs: Tensor, era: str | None = 
     else:
         with pg.pin_edge(era):
             compute(x, *rest).sum().backward()
-    assert x.grad is not None
     return x.grad.tolist()
 
 

@@ -1,7 +1,5 @@
 """The pages of the ops: what the table says, links that lead somewhere, and a picture."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`pip install pseudograd` needs torch alone, and what is missing is named with the extra that brings it."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """torch.fx.symbolic_trace keeps every op as a call with its rule; where it cannot see one, our error says what to write."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """pseudograd.nn: values and gradients against the ops, what is kept and printed, and the two methods that learn a bound or a scale."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import io
@@ -59,7 +57,6 @@ FakeQuantize(BOUND.exp(), axis=0)  ->  FakeQuantize(scale=Tensor of shape (3,), 
 def gradient(f: Callable[[Tensor], Tensor], x: Tensor = X) -> Tensor:
     leaf = x.clone().requires_grad_()
     f(leaf).backward(WEIGHTS.to(x.dtype))
-    assert leaf.grad is not None
     return leaf.grad
 
 

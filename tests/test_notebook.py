@@ -1,7 +1,5 @@
 """What a notebook shows of our records: their text, escaped, and their picture."""
 
-from __future__ import annotations
-
 import html
 import sys
 import tempfile

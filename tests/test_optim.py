@@ -1,7 +1,5 @@
 """optim.project: bounds on parameters after each step."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Rules as text: what a command line may say, and what it is told otherwise."""
 
-from __future__ import annotations
-
 import pytest
 
 from pseudograd import rules

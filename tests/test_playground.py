@@ -1,7 +1,5 @@
 """docs/playground.html: its curves are the library's, wherever the bounds are moved, and a browser shows them."""
 
-from __future__ import annotations
-
 import json
 import re
 from itertools import pairwise

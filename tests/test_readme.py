@@ -1,7 +1,5 @@
 """The README stays short, and what it shows exists. Its examples run with those of every page: tests/pages."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from pathlib import Path

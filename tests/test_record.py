@@ -1,7 +1,5 @@
 """The base of the records: what `dataclass` would do, by the same errors."""
 
-from __future__ import annotations
-
 import copy
 import re
 

@@ -1,7 +1,5 @@
 """Habits of the files at the root."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The site: what its pages take from the code, and that nothing public is missing. `make docs` builds it with warnings as errors."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The table of what torch does at a bound, held against the torch the suite runs on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -279,11 +277,9 @@ def test_the_saved_values_of_a_node_are_read_as_the_call_was() -> None:
     x, low = torch.tensor([-2.0, 0.5], requires_grad=True), torch.zeros(2)
     y, z = torch.clamp(x, -1.0, 1.0), torch.clamp_min(x, low)
     saved = forms.saved_values(_form("clamp"), y.grad_fn)
-    assert saved is not None
     assert (saved.values[0] is x, saved.values[1:]) == (True, [-1.0, 1.0])
     assert (saved.primitive, saved.inputs[0] is x, saved.inputs[1:]) == ("torch.clamp", True, (-1.0, 1.0))
     saved = forms.saved_values(_form("clamp_min"), z.grad_fn)
-    assert saved is not None
     assert (saved.primitive, saved.inputs[1].tolist(), saved.inputs[2]) == ("torch.clamp_min", [0.0, 0.0], None)
 
 

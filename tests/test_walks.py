@@ -1,7 +1,5 @@
 """How much of the library one call walks through: Python calls of ours, and files of ours that it enters."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

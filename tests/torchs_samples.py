@@ -3,8 +3,6 @@
 Torch ships them with its wheels. They import `expecttest`, of which nothing is needed here but a base class.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import types

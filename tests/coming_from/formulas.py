@@ -3,8 +3,6 @@
 Written from the formulas, not from anybody's code, and without autograd and pseudograd. Each returns (y, {name: its gradient}).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 The page has the code; `LINES` joins the two. The test fails where one of them has a line that the other has not.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Defects that were measured in the projects of docs/coming_from.md: none of them is ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """Every line of docs/coming_from.md: the code of the page, as it stands there, against the formula written apart."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

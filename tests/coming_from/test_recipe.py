@@ -1,7 +1,5 @@
 """The recipe of docs/coming_from.md: an optional dependency, run with pseudograd and without, and compared."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """What each of two processes does; module-level, so that a spawned process finds it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

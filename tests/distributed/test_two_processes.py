@@ -1,7 +1,5 @@
 """Sharded and replicated tensors and training steps: two processes give what one gives."""
 
-from __future__ import annotations
-
 import contextlib
 import warnings
 from collections.abc import Callable

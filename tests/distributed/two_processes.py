@@ -1,7 +1,5 @@
 """Two gloo processes on this machine, each running functions of a test and reporting what failed."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import socket

@@ -1,7 +1,5 @@
 """Forward mode over and under every other transform, nested too. The reference is the same function written with torch's own ops."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Bounds that half precision cannot hold, under Inductor, which computes it in float32: "at the bound" is the rounded bound there too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

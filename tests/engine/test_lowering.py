@@ -46,7 +46,6 @@ def formulas(table_as_it_was: None) -> list[str]:
 
 def _lowering(y: Tensor) -> str:
     """By the node that it left in the graph of autograd."""
-    assert y.grad_fn is not None
     return y.grad_fn.name()
 
 

@@ -1,7 +1,5 @@
 """The memories of the library are bounded. A forgotten entry is made again, and no backward, graph or second call notices."""
 
-from __future__ import annotations
-
 import gc
 import pickle
 import weakref

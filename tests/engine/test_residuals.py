@@ -1,7 +1,5 @@
 """A residual of two bits gives the same gradients as the inputs, whichever kernel or formula computes the forward and the backward."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

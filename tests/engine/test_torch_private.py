@@ -1,7 +1,5 @@
 """One file uses all private names of torch, and the ops are right without any of them."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

@@ -1,7 +1,5 @@
 """The engine tells its watchers of every call, without a patch."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

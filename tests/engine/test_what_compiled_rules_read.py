@@ -1,7 +1,5 @@
 """A compiled graph notices what a user's formula reads, and rule parameters may change from call to call."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """The plugin as a company's suite uses it: its tests run in a pytest of their own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

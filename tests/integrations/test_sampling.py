@@ -1,7 +1,5 @@
 """Which steps a callback diagnoses, and that it leaves nothing behind."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -92,7 +90,6 @@ def test_the_training_stops_at_a_finding_of_stop_on_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="the training is stopped, as asked: starved"):
         assert len(_train(sampler, 5, net=Unused())) == 1
     assert sampler.stops
-    assert sampler.last is not None
     assert [finding.parameter for finding in sampler.last.starved] == ["unused"]
 
 

@@ -1,7 +1,5 @@
 """The callbacks in the published trainers: what they log, where they stop, what they leave behind."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """What the tests of kernels share."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ PSEUDOGRAD_STAND_IN is the folder of the stand-in; in it kernels.so, where the k
 and nothing is compared. test_cuda.py builds all of it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The contract of the clamp family and of steps, whoever computes it and whatever it keeps."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

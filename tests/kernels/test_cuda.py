@@ -2,8 +2,6 @@
 status of the driver is checked. A stand-in takes the place of torch's library for CUDA, of NVRTC and of the driver.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

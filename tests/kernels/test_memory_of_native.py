@@ -1,7 +1,5 @@
 """The kernels in C give what lanes of one number give, and touch no byte that is not theirs: sanitizers and valgrind hear nothing."""
 
-from __future__ import annotations
-
 import platform
 import shutil
 import subprocess

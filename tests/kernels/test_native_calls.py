@@ -1,7 +1,5 @@
 """The kernels in C: what a call keeps, which calls are prepared, what is kept from raw pointers, and which library is loaded."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import itertools
@@ -551,7 +549,6 @@ def test_operators_that_get_what_does_not_fit_give_nothing() -> None:
     """They cannot raise; they must not write."""
     x, code, many = torch.zeros(100), torch.zeros(32, dtype=torch.uint8), torch.zeros([1] * 16)
     code_of_inward = bits.code_of_numbers(call_for(OPS["clamp"], "inward", "closed"), -1.0, 1.0, torch.float32)
-    assert code_of_inward is not None
     settings = native.settings_of(code_of_inward, bits.X, -1.0, 1.0, torch.float32)
     run = native.operators
     for result in (

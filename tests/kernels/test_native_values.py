@@ -1,7 +1,5 @@
 """The kernels in C give the formula's numbers, for every processor, dtype, layout and bound, and plain ATen's planes bit for bit."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator
@@ -300,7 +298,6 @@ def test_a_code_has_as_many_bits_as_it_must() -> None:
         inputs = of.inputs(*[torch.zeros(1)] * 3)
         wants = tuple(position == 0 or (is_learned and value is not None) for position, value in enumerate(inputs))
         code = bits.find_code(of.call(pin), inputs, wants)
-        assert code is not None
         planes[kind, pin, is_learned] = code.planes
     assert {count for (_, _, is_learned), count in planes.items() if not is_learned} == {1, 2}
     assert {count for (kind, _, is_learned), count in planes.items() if is_learned and kind != "two tensors"} == {1, 2}

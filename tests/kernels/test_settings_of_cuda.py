@@ -1,7 +1,5 @@
 """The kernels in each setting of a CUDA device: streams, graphs, threads, no memory, compiled, forked, sharded, diagnosed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

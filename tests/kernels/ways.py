@@ -1,7 +1,5 @@
 """The ways in which one call of the clamp family can be computed, as contexts, and the problems on which they are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple

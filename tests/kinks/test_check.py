@@ -1,7 +1,5 @@
 """`pseudograd kinks`: the table in a terminal, and what is new in the installed torch."""
 
-from __future__ import annotations
-
 import json
 import signal
 from pathlib import Path

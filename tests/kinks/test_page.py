@@ -1,7 +1,5 @@
 """docs/kinks_table.html as a browser shows it, and the texts that the docs make of the table."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Old scripts and notebooks: what is recognised, what goes, what stays and why, and that the edited script trains as before."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -12,8 +12,6 @@ mutmut and cosmic-ray do not fit: the first changes functions alone, but the row
 one command for each mutant, and the whole suite takes minutes.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Every bad call gets our error: op, argument, requirement, what was given, and what to do. bad_calls.txt has the calls."""
 
-from __future__ import annotations
-
 import pickle
 import re
 from collections.abc import Callable

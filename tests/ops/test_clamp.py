@@ -1,7 +1,5 @@
 """The clamp family beside torch's own functions: gradients in each era, learned bounds, in place, shared parameters."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

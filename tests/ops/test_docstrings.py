@@ -49,7 +49,6 @@ WITH_EXAMPLE = {name: f for name, f in _documented().items() if EXAMPLE.search(i
 def test_example_runs(name: str) -> None:
     function = WITH_EXAMPLE[name]
     match = EXAMPLE.search(inspect.cleandoc(function.__doc__ or ""))
-    assert match is not None
     names = {**vars(inspect.getmodule(function)), "torch": torch}
     test = doctest.DocTestParser().get_doctest(match[1], names, name, name, 0)
     assert test.examples

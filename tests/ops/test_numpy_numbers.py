@@ -1,7 +1,5 @@
 """Bounds as NumPy's scalars, and rule objects made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -18,7 +16,6 @@ def test_numpy_scalars_are_numbers(kind: type) -> None:
     y = pg.clamp(x, kind(-1), kind(1), rule="zero")
     y.sum().backward()
     assert y.tolist() == [-1, 0.5, 1]
-    assert x.grad is not None
     assert x.grad.tolist() == [0, 1, 0]
     with pytest.raises(ValueError, match="clamp: min must not be NaN, got nan"):
         pg.clamp(torch.zeros(2), np.float32("nan"), 1)

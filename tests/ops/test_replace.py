@@ -1,7 +1,5 @@
 """replace_grad, straight_through, surrogate."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

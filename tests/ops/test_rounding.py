@@ -1,7 +1,5 @@
 """The rules "trust" and "fourier" of round, which read its error, against the formulas of their papers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """sign, heaviside and abs: what a call computes, where a slope ends, and rules.custom(f), which does all that other rules do."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Callable

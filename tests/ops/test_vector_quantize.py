@@ -1,7 +1,5 @@
 """vector_quantize, commitment_loss, codebook_loss. The references are dense formulas in float64."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace

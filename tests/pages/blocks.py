@@ -1,7 +1,5 @@
 """Every fenced block of every page, and whose pages these are."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch

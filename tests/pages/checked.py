@@ -1,7 +1,5 @@
 """Who checks a block. What this package does not run itself stands here, with the code that the other tests run."""
 
-from __future__ import annotations
-
 from ..coming_from.lines import RECIPE
 from .blocks import BLOCKS, Block
 

@@ -1,7 +1,5 @@
 """The folder in which the commands of the pages are run: the files that they name, as a reader would have them."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from pathlib import Path

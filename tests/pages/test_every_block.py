@@ -1,7 +1,5 @@
 """No block is without somebody who checks it, and settings have their format."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Links: those within the tree lead somewhere, and addresses are written so that everybody can open them. CI opens them (docs.yml)."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

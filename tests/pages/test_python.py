@@ -1,7 +1,5 @@
 """Every Python block of a page is run, in the order of the page and in one namespace, as a reader would paste them one below the other."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import gc

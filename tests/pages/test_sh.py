@@ -1,7 +1,5 @@
 """Every command of a page is one that its program takes; ours are run, in a folder that has the files they name."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

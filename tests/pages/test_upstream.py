@@ -1,7 +1,5 @@
 """The reports of contributing/upstream.md: with the torch and the packages that are installed, programs print what the page says."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

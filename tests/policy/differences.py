@@ -1,7 +1,5 @@
 """What differs between policy_loss and the code of four projects: the lines of docs/policy_clips.md, each with the test that shows it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

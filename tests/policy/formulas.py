@@ -3,8 +3,6 @@
 Each takes the log ratio and the advantage, both of shape (sequences, tokens), and the bounds of the ratio as the papers' numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

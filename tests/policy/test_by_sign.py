@@ -1,7 +1,5 @@
 """A rule for A > 0 and one for the rest: each token has the value and the gradient that its own rule alone gives, bit for bit."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

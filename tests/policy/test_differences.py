@@ -1,7 +1,5 @@
 """The lines of docs/policy_clips.md that need no other test: each difference against a formula written apart, or what the package says."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import math
@@ -74,8 +72,6 @@ def test_verl_passes_half_at_the_ceiling() -> None:
 def fields_of(package: str, *path: str) -> dict[str, object]:
     """The constants that the classes of a source file give to their fields and arguments by default; the first of each name."""
     spec = importlib.util.find_spec(package)
-    assert spec is not None
-    assert spec.origin is not None
     fields: dict[str, object] = {}
     for node in ast.walk(ast.parse(Path(spec.origin).parent.joinpath(*path).read_text(encoding="utf-8"))):
         pairs: list[tuple[str, ast.expr | None]] = []

@@ -1,7 +1,5 @@
 """The losses of 2025 and 2026 against the packages that have them: those that are rows, and those of docs/policy_clips.md that are none."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -3,8 +3,6 @@
 verl is read out of its file, because importing it starts ray. Each package that is not installed is skipped.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from collections.abc import Callable
@@ -126,8 +124,6 @@ def functions_in(path: Path, *names: str, **names_in_scope: Any) -> dict[str, An
 def verl_loss(function: str, **settings_of_loss: Any) -> Callable[..., Tensor]:
     needs("verl", "0.9.1")
     spec = importlib.util.find_spec("verl")
-    assert spec is not None
-    assert spec.origin is not None
     package = Path(spec.origin).parent
     helpers = SimpleNamespace(**functions_in(package / "utils" / "torch_functional.py", "masked_sum", "masked_mean"))
     space = functions_in(

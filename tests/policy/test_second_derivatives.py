@@ -1,7 +1,5 @@
 """The second derivatives of policy losses: the derivative of the gradient that the first gives, on every torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The measurements that audit reports and the contract asserts, of functions whose answers are known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -252,7 +250,6 @@ def test_gradients_for_two_grads_and_for_their_sum_at_finite_inputs() -> None:
 def test_the_gradient_of_the_first_input_alone() -> None:
     x, other, grad = torch.ones(2), torch.full((2,), 3.0), torch.tensor([1.0, -2.0])
     (grad_x,) = gradient_by_backward_of_first(torch.mul, (x, other), grad)
-    assert grad_x is not None
     assert grad_x.tolist() == [3, -6]
     for f in (lambda x, other: other * 2, lambda x, other: other.requires_grad_() * 2):
         assert gradient_by_backward_of_first(f, (x, other.clone()), grad) == [None]

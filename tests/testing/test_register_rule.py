@@ -349,7 +349,6 @@ def test_a_parameter_may_have_any_name(op: str, parameter: str) -> None:
     if op == "clamp":
         at_the_bound = torch.tensor([1.0], requires_grad=True)
         pg.clamp(at_the_bound, -1, 1, rule=rules.times(**{parameter: 5.0}), edge="open").sum().backward()
-        assert at_the_bound.grad is not None
         assert at_the_bound.grad.item() == 0
 
 
@@ -398,7 +397,6 @@ def test_a_cell_that_runs_twice_replaces_its_rule_everywhere(is_compiled: bool) 
             assert gradient_by_backward(compiled, x, unit).item() == compiled_gradient(x).item() == factor
         assert gradient_by_backward(lambda x: pg.clamp(x, -1, 1, rule=chosen), x, unit).item() == factor * 1.5
     earlier_y.backward()
-    assert earlier_x.grad is not None
     assert earlier_x.grad.item() == 2, "a backward has the rule of its forward"
 
 

@@ -1,7 +1,5 @@
 """A user's rule with its sides in the row keeps bits and runs in the kernels: values against its own formula, and bytes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
