@@ -56,17 +56,6 @@ class Pair:
         return Outcome(None, torch.load(files["outcome"], weights_only=True), answer["is_random"], answer["is_tensor"])
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="scripts of sh")
-def test_both_workers_get_a_call_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cut, "_SECONDS_TO_SHRINK", 10.0)
-    script = tmp_path / "python"
-    script.write_text("""#!/bin/sh\nread line\necho '{"error": "no such op"}'\nread line\n""", encoding="utf-8")
-    script.chmod(0o755)
-    with cut.Workers([str(script)] * 2) as workers:
-        outcomes = workers.run(Call("forward", FUNCTION, "torch.exp", ("x",), {}, {"x": torch.ones(2)}))
-    assert outcomes == (Outcome("no such op", {}),) * 2
-
-
 def program(owner: object, name: str, changed: Change, call: Call, folder: Path) -> str:
     """The program without its first two lines."""
     with torch.random.fork_rng():
@@ -187,26 +176,12 @@ def test_a_call_is_shrunk_to_a_part_that_still_differs(name: str, tmp_path: Path
     assert [line if wanted != "..." else "..." for line, wanted in zip(lines, expected, strict=True)] == expected
 
 
-def test_strides_that_matter_stay(tmp_path: Path) -> None:
-    changed, call = scaled_if(lambda x: not x.is_contiguous()), forward("torch.sigmoid", "x", x=numbers(4, 6).t())
-    shrunk = program(torch, "sigmoid", changed, call, tmp_path)
-    assert ".as_strided((2, 2), (1, " in shrunk or ".as_strided((2,), (" in shrunk, shrunk
-
-
 def test_complex_numbers_keep_their_gradient(tmp_path: Path) -> None:
     x = torch.complex(numbers(8), numbers(8))
     call = backward("tanh", x.clone(), form=METHOD, x=x)
     shrunk = program(torch.Tensor, "tanh", change_gradient(lambda x, grad: grad * 2), call, tmp_path)
     assert "y.backward(grad)" in shrunk
     assert "x = torch.tensor(complex(" in shrunk
-
-
-def test_each_call_is_run_from_the_same_seed(tmp_path: Path) -> None:
-    with torch.random.fork_rng():
-        pair, call = Pair(torch, "sigmoid", scaled, tmp_path), forward("torch.rand", "4")
-        first, again = pair.outcome(call), pair.outcome(call)
-    assert first.is_random
-    assert torch.equal(first.tensors["y0"], again.tensors["y0"])
 
 
 DOUBLES = torch.linspace(0, 1, 64, dtype=torch.float64).square()
@@ -249,32 +224,6 @@ def test_each_argument_is_left_out_alone() -> None:
         (("x", "None", "3"), call.kwargs),
     ]
     assert _moves(shrinking._drop_arguments, forward("torch.f", "x", x=X)) == []
-
-
-def test_dimensions_of_one_size_are_cut_together_and_the_size_among_the_arguments_too() -> None:
-    call = forward("torch.f", "x", "a", "(4,)", "14", x=numbers(1, 4), a=numbers(4))
-    moves = _moves(shrinking._drop_entries, call)
-    first = [(move.args, *(list(move.tensors[name].shape) for name in "xa")) for move in moves[:4]]
-    assert first == [
-        (("x", "a", "(1,)", "14"), [1, 1], [1]),
-        (("x", "a", "(4,)", "14"), [1, 1], [1]),
-        (("x", "a", "(2,)", "14"), [1, 2], [2]),
-        (("x", "a", "(4,)", "14"), [1, 2], [2]),
-    ]
-    assert torch.equal(moves[4].tensors["a"], call.tensors["a"][2:])
-    assert [move.args[2] for move in moves[4:10:2]] == ["(2,)", "(3,)", "(3,)"]
-    assert len(moves) == 3 * 2 * 5  # both, x alone, a alone
-    assert [list(moves[10].tensors[name].shape) for name in "xa"] == [[1, 1], [4]]
-
-
-def test_dimensions_of_one_entry_are_dropped() -> None:
-    shapes = lambda **tensors: [  # noqa: E731
-        [tuple(x.shape) for x in move.tensors.values()]
-        for move in _moves(shrinking._drop_dimensions, forward("f", *tensors, **tensors))
-    ]
-    assert shapes(x=numbers(1, 4), a=numbers(3)) == [[(4,), (3,)]]
-    assert shapes(x=numbers(1, 1), a=numbers(1)) == [[(), ()], [(1,), (1,)]]
-    assert shapes(x=numbers(2, 3), a=numbers(1)) == []
 
 
 def test_a_program_that_fails_alone_is_refused() -> None:

@@ -146,7 +146,7 @@ def test_dropout_inside_a_fused_kernel_is_computed_in_parts() -> None:
 # --- a program that plays a device: it reads on which route it runs ---------------------------------------------------
 
 PLAYED = """
-import os, time, torch
+import os, torch
 is_there = os.environ.get("CUDA_VISIBLE_DEVICES") != "-1"
 rounds = is_there and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
 w = torch.nn.Parameter(torch.linspace(-1, 1, 6))
@@ -159,7 +159,6 @@ for step in range(3):
     with torch.no_grad():
         w -= 0.1 * w.grad
 """
-REPEAT = "the same run twice on cuda, with the same seeds, differs here by more than rounding"
 TIES = "pseudograd kinks --check --device cuda"
 
 
@@ -169,12 +168,7 @@ TIES = "pseudograd kinks --check --device cuda"
         pytest.param("y = y * (1.0005 if rounds else 1.0)", 0, [": nothing differs; 2 runs, 3 backward"], False, id="nothing"),
         pytest.param(
             "m = torch.empty(6, dtype=torch.bool); m[:] = not is_there; y = torch.where(m, y, y.detach())", 1,
-            [": another op; ", "train.py:14  step 1, backward of Where"], True, id="a gradient", marks=pytest.mark.program,
-        ),
-        # The line is that of the two runs on the device, not the first at which it differs from the CPU.
-        pytest.param(
-            "y = y + is_there\n    y = y + (time.time() % 1 if is_there and step else 0.0)", 1,
-            [": the program's own; ", "train.py:15  step 2, forward of add", REPEAT], False, id="itself", marks=pytest.mark.program,
+            [": another op; ", "train.py:12  step 1, backward of Where"], True, id="a gradient", marks=pytest.mark.program,
         ),
     ],
 )  # fmt: skip
@@ -188,7 +182,7 @@ def test_a_difference_between_devices_is_named(
 ) -> None:
     monkeypatch.setattr(question, "has_cuda", lambda interpreter: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    answer = ask(capfd, PLAYED.replace("CHANGE", change), "")
+    answer = ask(capfd, PLAYED.replace("CHANGE", change))
     assert answer[0] == status
     assert all(text in answer[1] for text in texts), answer[1]
     assert (TIES in answer[1]) == has_ties
@@ -197,55 +191,39 @@ def test_a_difference_between_devices_is_named(
 HEAD = """
 import torch
 from torch import nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 device = "cuda" if torch.cuda.is_available() else "cpu"
 """
 TRAINING = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(8, 32, 3, dropout=0.3, batch_first=True)
+        self.encoder = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.2, batch_first=True)
+        self.drop = nn.Sequential(nn.Dropout(0.3), nn.RReLU())
+    def forward(self, x):
+        return self.encoder(self.drop(self.lstm(x)[0]))
+net = Net().to(device)
 optimiser = torch.optim.Adam(net.parameters(), 1e-3)
 for _ in range(4):
-    x = torch.randn(8, *shape, device=device)
-    loss = loss_of(net(x))
+    y = net(torch.randn(8, 5, 8, device=device))
+    loss = (y - torch.rand_like(y) * torch.bernoulli(torch.full_like(y, 0.5))).square().mean()
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
 """
-MLP = """
-net = nn.Sequential(nn.Linear(8, 32, device=device), nn.ReLU(), nn.Dropout(0.3), nn.RReLU(), nn.Linear(32, 4, device=device))
-shape, loss_of = (8,), lambda y: (y - torch.rand_like(y)).square().mean()
-"""
-ATTENTION = """
-net = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.2, batch_first=True).to(device)
-shape, loss_of = (6, 32), lambda y: (y - torch.bernoulli(torch.full_like(y, 0.5))).square().mean()
-"""
-RECURRENT = """
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.lstm = nn.LSTM(8, 16, 3, dropout=0.3, batch_first=True)
-    def forward(self, x):
-        return self.lstm(x)[0]
-net = Net().to(device)
-shape, loss_of = (5, 8), lambda y: y.square().mean()
-"""
 
 
-def ask(capfd: pytest.CaptureFixture[str], program: str, training: str = TRAINING) -> tuple[int, str]:
-    Path("train.py").write_text(HEAD + program + training, encoding="utf-8")
+def ask(capfd: pytest.CaptureFixture[str], program: str) -> tuple[int, str]:
+    Path("train.py").write_text(HEAD + program, encoding="utf-8")
     status, out, err = answer(capfd, "upgrade", "--routes", "cpu,cuda", "train.py")
     assert status in (0, 1), out + err
-    assert ("put nothing on a device" in out) == ("device" not in program)
+    assert ("put nothing on a device" in out) == (program != TRAINING)
     return status, out
 
 
 @needs_a_device
-@pytest.mark.parametrize(
-    "program",
-    [MLP, ATTENTION, RECURRENT],
-    ids=["mlp", "attention", "recurrent"],
-)
-def test_the_same_training_differs_by_rounding(capfd: pytest.CaptureFixture[str], program: str) -> None:
-    status, out = ask(capfd, program)
+def test_the_same_training_differs_by_rounding(capfd: pytest.CaptureFixture[str]) -> None:
+    status, out = ask(capfd, TRAINING)
     assert status == 0
     assert ": rounding only; " in out
     assert "TensorFloat-32 is off in the run on cuda" in out

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pytest
 
 from pseudograd.listen.program.signals import Stopped
-from pseudograd_upgrade import upgrade
 from pseudograd_upgrade.answer import CONVENTION, FAILS, NARROW, OTHER_OP, OWN, ROUNDING, SAME, Answer
 from pseudograd_upgrade.recording import Recording, Schedule
 from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices, make_route
@@ -177,17 +176,6 @@ def test_a_signal_leaves_what_the_runs_have_shown(runs: int, known: list[str]) -
     assert len(text.splitlines()) == (1, 2, 6)[runs]
 
 
-def test_an_answer_whose_program_is_being_cut_out_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*arguments: object) -> None:
-        raise Stopped(2)
-
-    monkeypatch.setattr(upgrade, "cut", stopped)
-    question = Question(Runner(other_slope), OLD, NEW)
-    with pytest.raises(Stopped) as stop, question.report_when_stopped():
-        question.cut_out(question.answer())
-    assert OTHER_OP in stop.value.known.splitlines()[0]
-
-
 def two_slopes(run: Run, mends: set[str]) -> Recording:
     """The newer torch has another slope at two lines. Only a pin at all of `mends` trains as the older torch does."""
     lines = set(run.lines or ()) if run.pin and run.lines else {"train.py:2", "train.py:3"} if run.pin else set()
@@ -293,18 +281,6 @@ def test_an_evaluation_that_differs_though_a_pin_mends_the_training_is_told(last
     assert any(line.startswith(still) for line in answer.why) == (last != (SILU, 1.0))
 
 
-@pytest.mark.parametrize("has_unheard", [True, False])
-def test_calls_with_gradients_behind_the_last_backward_cost_one_run_more(has_unheard: bool) -> None:
-    def record(run: Run) -> Recording:
-        tail = made_run((SILU, 1.0 if run.is_old else 1.5)).steps[1] if run.schedule.has(3) else []
-        training = made_run((LINEAR, 1.0), (GELU, 2.0), losses=(1.0, 1.0), has_unheard=has_unheard)
-        return replace(training, steps={**training.steps, 3: tail})
-
-    answer, runner = compare_torches(lambda run: record(run._replace(schedule=run.schedule._replace(first=2))))
-    assert [run.schedule.tail for run in runner.all[:3]] == ([None, 3, 3] if has_unheard else [None, None])
-    assert answer.kind == (OTHER_OP if has_unheard else SAME)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
@@ -405,31 +381,11 @@ def test_a_difference_that_no_pin_mends_is_another_op(status: int) -> None:
     assert [run.lines for run in runner.all if run.pin] == [["train.py:2"], None]
 
 
-def test_no_pin_is_tried_where_both_have_the_same_conventions() -> None:
-    answer, runner = compare_torches(other_slope, replace(NEW, torch="2.12.1"))
-    assert answer.kind == OTHER_OP
-    assert not any(run.pin for run in runner.all)
-
-
 def test_a_program_that_does_not_repeat_is_named_so() -> None:
     times = iter(range(9))
     answer, _ = compare_torches(lambda run: trained(1.0 + next(times), loss=0.5 + next(times)))
     assert answer.kind == OWN
     assert answer.why == ("the same run twice under torch 2.13.0, with the same seeds, differs there already",)
-
-
-@pytest.mark.parametrize("has_effect", [True, False])
-def test_a_value_that_differs_is_no_convention_and_without_an_effect_it_is_rounding(has_effect: bool) -> None:
-    def record(request: Run) -> Recording:
-        effect = 1.0 if not has_effect else 0.5 if request.is_old else 0.7
-        return made_run((LINEAR, 1.0), (GELU, 2.0 if request.is_old else 3.0), (LEAF, effect), losses=(1.0, effect))
-
-    answer, runner = compare_torches(record)
-    assert answer.kind == (OTHER_OP if has_effect else ROUNDING)
-    assert answer.why[0].startswith("apart by 3.3e-01 there")
-    assert [run.lines for run in runner.all if run.pin] == [None] * has_effect, (
-        "before any report upstream the pin everywhere"
-    )
 
 
 @pytest.mark.parametrize(
@@ -481,17 +437,6 @@ def test_a_difference_of_gradients_alone_can_be_a_tie_of_the_device() -> None:
     assert environments == [{"NVIDIA_TF32_OVERRIDE": "0"}] * 2
 
 
-@pytest.mark.parametrize(("dtype", "may_be_tie"), [("float32", False), ("int64", True)])
-def test_an_index_that_differs_can_be_a_tie_and_a_value_cannot(dtype: str, may_be_tie: bool) -> None:
-    def record(request: Run) -> Recording:
-        x = 2.0 if request.is_on_device else 1.0
-        return made_run((GELU, x), losses=(1.0, x), dtype=dtype, uses_device=True)
-
-    answer, _ = compare_devices(record)
-    assert answer.kind == OTHER_OP
-    assert any("ties and kinks" in step for step in answer.next_steps) == may_be_tie
-
-
 def test_a_device_that_does_not_repeat_is_named_at_that_line() -> None:
     times = iter(range(9))
 
@@ -537,17 +482,6 @@ def test_it_is_a_convention_if_it_does_not(status: int, kind: str) -> None:
         lambda run: trained(graphs=1, status=status) if run.python.settings.get("moved") else compiled(run)
     )
     assert answer.kind == kind
-
-
-def test_a_line_left_out_of_a_run_that_fails_mends_nothing() -> None:
-    def record(run: Run) -> Recording:
-        settings = run.python.settings
-        fails = settings.get("out") and not settings.get("is_cut")
-        return trained(status=1, graphs=1) if fails else compiled(run)
-
-    answer, _ = compare_compilers(record)
-    assert answer.kind == OTHER_OP
-    assert answer.why == ("apart by 5.0e-01 there; no line that was left out of what is compiled mends it",)
 
 
 def test_no_line_is_said_to_be_left_out_where_none_was() -> None:

@@ -100,19 +100,6 @@ for _ in range(3):
     loss.backward()
     optimiser.step()
 """
-# No line of this program is in what is compiled: the line that calls it is named.
-MODULES_OF_TORCH = """\
-import torch
-from torch import nn
-net = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
-nn.init.zeros_(net[0].weight), nn.init.zeros_(net[0].bias)
-criterion = nn.MultiMarginLoss(margin=0.0)
-optimiser = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(2):
-    x = torch.randn(16, 8)
-    criterion(net(x), x.argmax(1) % 4).backward()
-    optimiser.step()
-"""
 # Each of the two stands in the table of kinks, among those in which routes differ.
 KINK = "F.multi_margin_loss(scores, y, margin=0.0)" if installed_version() < (2, 14) else "scores.quantile(0.5)"
 KINK_LINE = "train.py:13  step 1, backward of " + ("multi_margin_loss" if "margin" in KINK else "quantile")
@@ -150,15 +137,6 @@ def test_a_compiler_is_compared_with_eager_mode(
 
 
 @pytest.mark.program
-@pytest.mark.skipif(installed_version() >= (2, 14), reason="there no module of torch has such a kink")
-def test_modules_of_torch_and_losses_are_compiled_too(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out, err = ask(capfd, "eager,aot_eager", MODULES_OF_TORCH)
-    assert status == 1, out + err
-    assert "train.py:9  step 1, backward of multi_margin_loss" in out, out
-    assert LEFT_OUT in out
-
-
-@pytest.mark.program
 def test_a_program_with_nothing_to_compile_gets_a_note(capfd: pytest.CaptureFixture[str]) -> None:
     text = "import torch\nx = torch.ones(3, requires_grad=True)\n(x * x).sum().backward()\n"
     status, out, err = ask(capfd, "eager,aot_eager", text)
@@ -180,7 +158,6 @@ def test_a_device_that_is_not_there_is_refused(capfd: pytest.CaptureFixture[str]
         ("", "--routes must be two routes that differ, got ''."),
         ("eager,inductor --to python", "--routes must not come with --to, got both."),
         ("eager,inductor --cut-out file", "--routes must not come with --cut-out, got both."),
-        ("eager,inductor --from nowhere", "--from must be an interpreter that can be run, got 'nowhere'."),
     ],
 )
 def test_a_wrong_call_gets_one_line(capfd: pytest.CaptureFixture[str], arguments: str, message: str) -> None:

@@ -187,16 +187,10 @@ def test_runs_end_after_some_steps_and_the_answer_says_so(capfd: pytest.CaptureF
 @pytest.mark.parametrize(
     ("seconds", "most", "limit", "cost"),
     [
-        (30, 16, None, "30 s: at least 2 runs, about 1.0 minutes; at most 16, about 8.0 minutes"),
         (300, 16, 4, "300 s: at least 2 runs, about 10 minutes; at most 4, about 20 minutes"),
-        (
-            0.2,
-            None,
-            None,
-            "0 s: at least 2 runs, about 0.1 minutes; runs after the second have only the tests that differ",
-        ),
+        (0.2, None, None, "0 s: at least 2 runs, about 0.1 minutes; runs after the second have only the tests that differ"),
     ],
-)
+)  # fmt: skip
 def test_the_first_run_tells_the_cost(
     capfd: pytest.CaptureFixture[str], seconds: float, most: int | None, limit: int | None, cost: str
 ) -> None:
@@ -323,8 +317,6 @@ def test_a_difference_in_the_arguments_is_not_blamed_on_the_op(capfd: pytest.Cap
         (["--from", PY, "--to", PY, "--output-format", "xml", "train.py"], "--output-format must be one of text, json, "),
         (["--from", PY, "--to", PY, "--output-file", "no/x", "train.py"], "--output-file must lie where files can be"),
         (["--from", PY, "--to", PY, "gone.py"], "the script must be a file, got 'gone.py'."),
-        (["--to", "torch==nonsense", "train.py"], "--to must be an interpreter or torch==VERSION, got 'torch==nonsense'."),
-        (["--from", PY, "--to", ".", "train.py"], "--to must be an interpreter that can be run, got '.'."),
         (["--from", PY, "--to", PY, "--seed", "-1", "train.py"], "--seed must lie in 0 to 4294967295, got -1."),
         (["--from", PY, "--to", PY, "--steps", "0", "train.py"], "--steps must be at least 1, got 0."),
         (["--from", PY, "--to", PY, "--steps", "3", "-m", "pytest"], "--steps must not come with -m pytest, got both."),
@@ -396,14 +388,6 @@ def test_a_convention_differs_between_two_eras(
         assert cut["prints"] == (prints if installed_era() == "torch<=2.13" else prints[::-1])
 
 
-@needs_other
-@pytest.mark.program
-def test_a_training_without_a_kink_survives(capfd: pytest.CaptureFixture[str]) -> None:
-    status, out, err = upgrade(capfd, write_program("h = F.gelu(h)"), new=OTHER)
-    assert status == 0, out + err
-    assert out.splitlines()[0].split(": ")[-1].split(";")[0] in ("nothing differs", "rounding only")
-
-
 PRINTED = {
     "    x = torch": "    torch.manual_seed(0); x = torch",  # the same data in each step, so that the loss falls
     "    loss.backward()": "    print(loss.item())\n    loss.backward()",
@@ -418,11 +402,10 @@ SIDE = {"scale = nn": "side = nn.Parameter(torch.zeros(16)); scale = nn", "[scal
 @pytest.mark.parametrize(
     ("second", "changes", "kind", "pinned"),
     [
-        ("h + (h * 0).clamp(min=0)", {}, "a kink's convention", [14]),
         ("h + side.clamp(min=0)", SIDE, "a kink's convention", [15, 14]),
         ("F.gelu(h)", REFUSED, "fails in one of them", [14]),
     ],
-    ids=["one of two sites matters", "both matter", "one side fails"],
+    ids=["two sites matter", "one side fails"],
 )
 def test_the_printed_pin_brings_the_losses_back_where_it_is_pasted(
     capfd: pytest.CaptureFixture[str], second: str, changes: dict[str, str], kind: str, pinned: list[int]
