@@ -270,15 +270,6 @@ def test_a_tensor_that_is_changed_in_place_after_a_compiled_call(changes: bool) 
         assert slope(compiled(f), torch.tensor([-3.0, 0.0, 0.4, 2.8], requires_grad=True)) == [0.0, 5.0, 4.0, 2.0]
 
 
-@pytest.mark.program
-def test_the_rule_of_a_site_by_its_bounds() -> None:
-    def f(x: Tensor) -> Tensor:
-        return torch.clamp(x * 1, -1.0, 1.0) + torch.clamp(x * 1, -1.5, 1.5)
-
-    with override(clamp=lambda site: "identity" if site.max == 1.0 else None):
-        assert slope(compiled(f)) == slope(f) == [1.0, 2.0, 2.0, 2.0, 1.0]
-
-
 def test_a_rule_is_chosen_by_the_line_in_compiled_code_too() -> None:
     """As `diagnose` advises it: a diagnosis runs in eager code what the program compiles."""
 

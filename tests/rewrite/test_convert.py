@@ -153,17 +153,6 @@ def test_a_model_must_be_a_module_that_holds_one() -> None:
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_module_shows_its_own_arguments_and_its_rule() -> None:
-    model = nn.Sequential(nn.ReLU(), nn.ReLU6(inplace=True), nn.Hardtanh(-0.5, 1.0), nn.Hardsigmoid())
-    convert(model, {nn.ReLU: "inward", "1": "zero", nn.Hardtanh: rules.leaky(0.25), "3": "leaky"})
-    assert [repr(module) for module in model] == [
-        "ReLU(rule=inward/open)",
-        "ReLU6(inplace=True, rule=zero/open)",
-        "Hardtanh(min_val=-0.5, max_val=1.0, rule=leaky(slope=0.25)/open)",
-        "Hardsigmoid(rule=leaky(slope=0.1)/open)",
-    ]
-
-
 def test_a_conversion_names_its_modules_and_counts_them_where_they_are_many() -> None:
     done = convert(Net(), {nn.ReLU: "inward", nn.BatchNorm1d: nn.Identity()})
     assert repr(done) == (
