@@ -23,8 +23,9 @@ from pseudograd.diagnosis.count.tally import Tally
 from pseudograd.diagnosis.count.whatif import WhatIfMeter
 
 from ..choices import folded, one_in
-from .checks import make_function
+from .checks import codes, make_function
 from .test_harmless import assert_nothing_is_left, elsewhere, trained, twice
+from .trainers import steps
 
 QUESTIONS: dict[str, dict[str, Any]] = {
     "alone": {},
@@ -255,14 +256,8 @@ def test_a_device_runs_the_hooks_of_its_leaves_in_another_thread(monkeypatch: py
 def test_a_view_whose_node_torch_hides_is_left_alone() -> None:
     """Adam steps complex weights through such views: torch raises where somebody asks for the node of one."""
     weight = torch.nn.Parameter(torch.randn(4, dtype=torch.cfloat))
-    optimizer = torch.optim.Adam([weight], 1e-2)
-    with diagnose() as d:
-        for _ in range(2):
-            optimizer.zero_grad()
-            (weight * 2).abs().square().mean().backward()
-            optimizer.step()
-    assert d.errors == []
-    assert d.findings == []
+    d = steps(None, lambda: (weight * 2).abs().square().mean(), 2, torch.optim.Adam([weight], 1e-2))
+    assert codes(d) == []
 
 
 @pytest.mark.parametrize("in_dim", [0, 1])
