@@ -19,6 +19,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from .checks import diagnosed, line_of, make_function, number_of, site_of, starved
+from .trainers import steps
 
 X = torch.rand(5, 3)
 
@@ -147,12 +148,8 @@ def test_a_factor_that_starts_at_0_and_learns_is_calm(kind: str, rates: tuple[An
 def test_a_factor_that_stays_at_0_is_a_finding(rate: float) -> None:
     net = Gated("LoRA")
     optimizer = torch.optim.SGD([{"params": net.b.parameters(), "lr": rate}, {"params": net.a.parameters()}], 0.1)
-    with diagnose(net) as d:
-        for _ in range(6):
-            net(torch.randn(8, 4)).square().mean().backward()
-            optimizer.step()
-            nn.init.zeros_(net.b.weight)
-    assert "a.weight" in starved(d)
+    loss = lambda: net(torch.randn(8, 4)).square().mean()  # noqa: E731
+    assert "a.weight" in starved(steps(net, loss, 6, optimizer, lambda: nn.init.zeros_(net.b.weight)))
 
 
 @pytest.mark.parametrize("is_leaf", [False, True])
