@@ -16,6 +16,8 @@ from pseudograd import diagnose, pin_edge
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
 from ..choices import folded, slow_but
+from .checks import diagnosed, only
+from .trainers import steps
 
 IS_CLOSED = installed_era() == CLOSED_ERA
 
@@ -41,15 +43,10 @@ def test_the_verdict_is_right_about_the_other_convention(name: str, family: str,
     assert row.is_right
 
 
-def _find(p: torch.Tensor, steps: int, **options: Any) -> Any:
+def _find(p: torch.Tensor, count: int, **options: Any) -> Any:
     q = nn.Parameter(torch.ones(2))
-    with diagnose(sensitivity=True, **options) as d:
-        for _ in range(steps):
-            p.grad = q.grad = None
-            (p.abs() + q * q).sum().backward()
-            with torch.no_grad():
-                p -= 0.1 * p.grad
-                q -= 0.1 * q.grad
+    optimizer = torch.optim.SGD([p, q], 0.1)
+    d = steps(None, lambda: (p.abs() + q * q).sum(), count, optimizer, sensitivity=True, **options)
     return [finding for finding in d.findings if finding.code == "convention"]
 
 
@@ -76,7 +73,7 @@ def test_a_share_that_is_high_on_one_parameter_alone_is_not_said_to_stay_high() 
         for step in range(8):
             p.grad = q.grad = None
             ((p.abs() + 0.01 * step * p).sum() + (1 + step) * q.sum()).backward()
-    (finding,) = [finding for finding in d.findings if finding.code == "convention"]
+    finding = only(d, "convention")
     assert (
         "It may decide this training: most of the update of p is convention, and p does not move; where"
         in finding.evidence
@@ -93,13 +90,9 @@ def test_few_steps_a_small_share_and_what_is_deliberate() -> None:
 
 def test_inside_a_loss_of_torch_no_pin_is_advised() -> None:
     p = nn.Parameter(torch.zeros(2))
-    with diagnose(sensitivity=True) as d:
-        for _ in range(6):
-            p.grad = None
-            torch.nn.functional.l1_loss(p, torch.zeros(2)).backward()
-    (step,) = [finding.next_step for finding in d.findings if finding.code == "convention"]
+    d = diagnosed(lambda: functional.l1_loss(p, torch.zeros(2)), times=6, sensitivity=True)
     advice = "Write this call out in torch's own functions: pin_edge does not reach the abs inside l1_loss"
-    assert step.startswith(advice)
+    assert only(d, "convention").next_step.startswith(advice)
 
 
 AT_A_KINK: dict[str, Any] = {
@@ -118,10 +111,8 @@ def _find_convention(name: str, pin: Any) -> list[Any]:
     """Of a parameter at a kink that would not move by itself, and hardly moves."""
     p = nn.Parameter(torch.tensor([0.0, 0.0, 0.0, -1.0]))
     weights = torch.arange(1.0, 5.0)
-    with pin, diagnose(sensitivity=True) as d:
-        for _ in range(8):
-            p.grad = None
-            ((AT_A_KINK[name](p) + 0.1 * p) * weights).sum().backward()
+    with pin:
+        d = diagnosed(lambda: ((AT_A_KINK[name](p) + 0.1 * p) * weights).sum(), times=8, sensitivity=True)
     return [finding for finding in d.findings if finding.code == "convention"]
 
 
