@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, PolynomialLR  # noqa: F401
 
-from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis import diagnose  # noqa: F401
 from pseudograd.diagnosis.context import Diagnosis
 
+from . import trainers
 from .checks import codes, define, programs_in
 
 X, Y = torch.randn(64, 8), torch.arange(64) % 2
@@ -26,14 +27,7 @@ def mlp(outputs: int = 2) -> nn.Sequential:
 def train(
     loss: Callable[[], Tensor], optimizer: torch.optim.Optimizer, schedule: LRScheduler | None = None, steps: int = 16
 ) -> Diagnosis:
-    with diagnose() as d:
-        for _ in range(steps):
-            optimizer.zero_grad()
-            loss().backward()
-            optimizer.step()
-            if schedule is not None:
-                schedule.step()
-    return d
+    return trainers.steps(None, loss, steps, optimizer, schedule.step if schedule else lambda: None)
 
 
 def error(net: nn.Module, x: Tensor = X) -> Callable[[], Tensor]:
