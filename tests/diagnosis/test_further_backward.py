@@ -181,8 +181,6 @@ def test_no_code_of_the_program_runs_once_more(name: str) -> None:
     assert "once more" in why
 
 
-# --- which backward is pure -------------------------------------------------------------------------------------------
-
 HEAD = """\
 import torch
 from torch.nn import functional
