@@ -52,9 +52,6 @@ def test_a_row_can_be_read() -> None:
         assert parse_condition(kind.code) is not None
 
 
-# --- a new row -------------------------------------------------------------------------------------------
-
-
 HUGE = Code("PG299", "huge", "something is huge", "Really.", "make it smaller", from_source=False)
 
 
@@ -120,9 +117,6 @@ def test_the_page_shows_the_meaning_of_a_code(monkeypatch: pytest.MonkeyPatch, t
     shown = browser.shown(page, "document.title = 'drawn';", tmp_path)
     assert '<p class="soft meaning">PG299: something is huge' in shown
     assert '<article class="finding protects"' in shown  # as a guard is
-
-
-# --- fail-on ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["loss", "cut>1e", "", "cut>", "cut > 0.5 > 0.1", "PG204"])
