@@ -170,5 +170,24 @@ def test_after_a_step_that_raises(calls_of_recorder: list[str]) -> None:
     assert d.errors == []
 
 
+def test_a_parameter_that_had_a_gradient_in_the_closure_of_a_step_is_looked_at_no_more() -> None:
+    used, unused = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = torch.optim.SGD([used, unused], 0.1)
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = used.square().sum()
+        loss.backward()
+        return loss
+
+    with diagnose() as d:
+        for _ in range(2):
+            optimizer.step(closure)
+    (known,) = d._recorder.optimisers._records.values()
+    assert ([leaf.tensor() is unused for leaf in known.pending], known.steps) == ([True], 2)
+    leaf = d._recorder.leaves.leaf_of(used)
+    assert (bool(leaf.step_saw_gradient), bool(leaf.step_missed_gradient), leaf.is_stepped) == (True, False, True)
+
+
 def test_entries_are_looked_at_in_ever_fewer_backwards() -> None:
     assert [backward for backward in range(1, 600) if _is_looked_at(backward)] == [3, 8, 32, 128, 512]
