@@ -40,9 +40,6 @@ def test_an_op_of_ours_has_its_name(name: str, detail: str) -> None:
     assert not any("Pseudograd" in op for op in ops)
 
 
-# --- next steps -------------------------------------------------------------------------------------------------------
-
-
 def _steps(train: Callable[[Tensor], Tensor]) -> list[str]:
     parameter = torch.nn.Parameter(torch.tensor([3.0, 3.0]))
     d = steps(None, lambda: train(parameter).sum(), 3, torch.optim.SGD([parameter], 0.1))
