@@ -149,9 +149,6 @@ def test_a_process_without_torch_is_left_alone(
     assert (status, out) == (0, "1 []\n"), err
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------
-
-
 def _part(process: int, share: float, rank: int | None = None, entries: int = 1) -> Part:
     import torch
 
