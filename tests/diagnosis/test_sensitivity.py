@@ -26,6 +26,7 @@ from pseudograd.torch_table.private import tells_unpack_hooks
 from ..choices import folded
 from ..commands import answer
 from .checks import diagnosed
+from .trainers import steps
 
 IS_CLOSED = installed_era() == CLOSED_ERA
 OTHER_ERA = OPEN_ERA if IS_CLOSED else CLOSED_ERA
@@ -127,13 +128,7 @@ def test_the_share_is_measured_by_line_and_by_parameter() -> None:
 
 def test_a_family_that_leaves_its_kink_has_a_share_of_0_from_there_on() -> None:
     p = nn.Parameter(torch.zeros(2))
-    with diagnose(sensitivity=2) as d:
-        for _ in range(5):
-            p.grad = None
-            (p.abs() + p).sum().backward()
-            with torch.no_grad():
-                p -= p.grad
-    family = d.sensitivity[0]
+    family = steps(None, lambda: (p.abs() + p).sum(), 5, torch.optim.SGD([p], 1.0), sensitivity=2).sensitivity[0]
     assert family.steps == ((1, 1.0), (3, 0.0), (5, 0.0))
     assert (family.first, family.last, family.share, family.at_kink) == (1.0, 0.0, pytest.approx(1 / 3), (1.0, 0.0))
 
