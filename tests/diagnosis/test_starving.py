@@ -390,9 +390,6 @@ def test_what_an_era_cuts_at_the_bound_alone_is_mended_by_a_pin() -> None:
     assert only(d, "starved").next_step.startswith("with pseudograd.pin_edge('torch<=2.13')")
 
 
-# --- many -------------------------------------------------------------------------------------------------------------
-
-
 def test_so_many_leaves_are_looked_at_and_a_line_says_that_there_are_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leaves_module, "_MOST_NAMELESS", 10)
     parameters = [nn.Parameter(torch.ones(3)) for _ in range(50)]
