@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import linecache
 import math
@@ -27,6 +28,7 @@ from pseudograd.torch_table.private import tells_unpack_hooks
 from pseudograd.wording import percent
 
 from ..choices import one_in
+from . import trainers
 from .checks import codes, diagnosed, follow, line_of, only, site_of, starved
 from .trainers import steps
 
@@ -94,8 +96,6 @@ def test_a_choice_is_no_fault(choice: str) -> None:
         ((h * h).sum() + CHOICES[choice](h)).backward()
     assert codes(d) == []
 
-
-# --- a step beside its own input ----------------------------------------------------------------------------------------
 
 BESIDE: dict[str, Callable[[Tensor], Tensor]] = {
     "x - floor(x)": lambda x: x - x.floor(),
@@ -255,10 +255,7 @@ def test_a_clamp_of_a_parameter_itself_is_advised_to_become_a_projection(case: s
     read, bounds = CLIPS[case]
     pixel, high = nn.Parameter(torch.tensor([2.0, 0.5, 0.5])), nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([pixel if is_stepped else nn.Parameter(torch.ones(1)), high], 0.1)
-    with diagnose() as d:
-        for _ in range(2):
-            read(pixel, high).sum().backward()
-            optimizer.step()
+    d = steps(None, lambda: read(pixel, high).sum(), 2, optimizer)
     advice = next(finding.next_step for finding in d.findings if finding.code in ("cut", "edge"))
     if not (bounds and is_stepped):
         assert advice.startswith(("with pseudograd.override(", "None, if "))
@@ -322,15 +319,9 @@ def test_one_clamp_of_the_parameters_of_two_modules_is_a_projection_of_each(star
 def _steps(
     z: Tensor, loss: Callable[[Tensor, int], Tensor], after: Callable[[Tensor], object] = id, steps: int = 20
 ) -> Diagnosis:
-    optimizer = torch.optim.SGD([z], 0.1)
-    with diagnose() as d:
-        for number in range(steps):
-            optimizer.zero_grad()
-            loss(z, number).backward()
-            optimizer.step()
-            with torch.no_grad():
-                after(z)
-    return d
+    numbers, optimizer = itertools.count(), torch.optim.SGD([z], 0.1)
+    held = torch.no_grad()(lambda: after(z))
+    return trainers.steps(None, lambda: loss(z, next(numbers)), steps, optimizer, held)
 
 
 def _away(z: Tensor, number: int) -> Tensor:
@@ -539,9 +530,6 @@ def test_no_override_is_advised_that_reaches_nothing() -> None:
     d = diagnosed(lambda: torch._fake_quantize_learnable_per_tensor_affine(x, *scale, -8, 7).sum())
     assert d.findings
     assert all("override(" not in finding.next_step for finding in d.findings)
-
-
-# --- pages, tensors that are swapped, pins -------------------------------------------------------------------------------
 
 
 def test_the_page_s_placeholders_are_data_where_a_program_holds_them(tmp_path: Path) -> None:
