@@ -69,9 +69,6 @@ def fit(net: nn.Module, mend: str = "", held: nn.Module | None = None) -> Diagno
     return train(net, sgd(held or net), lambda: error(net), mend)
 
 
-# --- mistakes ------------------------------------------------------------------------------------------
-
-
 class Late(nn.Module):
     def __init__(self, mend: str = "") -> None:
         super().__init__()
@@ -190,8 +187,6 @@ def test_a_mistake_has_a_finding_at_its_line_and_a_mend(name: str, tmp_path: Pat
         mended = training(finding.next_step)
         assert [finding for finding in mended.findings if finding.code == "unused"] == []
 
-
-# --- on purpose ----------------------------------------------------------------------------------------
 
 CRITIC = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
 MEANT = programs_in("""
