@@ -63,10 +63,11 @@ def steps(
     count: int = STEPS,
     optimizer: torch.optim.Optimizer | None = None,
     after: Callable[[], object] = lambda: None,
+    **options: Any,
 ) -> Diagnosis:
-    """The loop that everybody writes. after: is called after each step."""
+    """The loop that everybody writes. after: is called after each step. options: of `diagnose`."""
     optimizer = optimizer or torch.optim.Adam(net.parameters(), 1e-3)
-    with diagnose(net) as d:
+    with diagnose(net, **options) as d:
         for _ in range(count):
             optimizer.zero_grad()
             loss().backward()
