@@ -60,8 +60,7 @@ def compare(against: str) -> Differences:
         and (theirs := point.gradient(framework, version)) is not None
     }
     differences = {point: pair for point, pair in gradients.items() if len(set(map(_gradient_text, pair))) > 1}
-    is_framework = against in FRAMEWORKS
-    with pin_edge(against, nan=is_framework):
+    with pin_edge(against):
         rows = [_make_row(point, *pair, _has_gradient(point, pair[1])) for point, pair in differences.items()]
     return {
         "against": against,
@@ -69,7 +68,7 @@ def compare(against: str) -> Differences:
         "torch": torch.__version__,
         "torch_of_the_table": own_version,
         "compared": len(gradients),
-        "pin": f"pin_edge({against!r}, nan=True)" if is_framework else f"pin_edge({against!r})",
+        "pin": f"pin_edge({against!r})",
         "points": rows,
     }
 

@@ -19,7 +19,7 @@ from pseudograd.kernels import native
 from pseudograd.rewrite import entered_contexts
 from pseudograd.rewrite.mode import Rewrite
 from pseudograd.rewrite.override import override
-from pseudograd.rewrite.pin_edge import ATAN2_SINCE, pin_edge
+from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.rule import prepared
 from pseudograd.testing.measure.gradients import saved_by
 from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
@@ -246,8 +246,6 @@ def test_a_pin_leaves_what_torch_does_itself_to_torch() -> None:
 
 
 def test_a_pin_to_the_installed_era_alone_is_not_there() -> None:
-    if installed_version() < ATAN2_SINCE:
-        pytest.skip("the pin has a convention for atan2 there, which torch itself had not")
     if (2, 14) <= installed_version() < (2, 15):
         pytest.skip("the pin means fmax and fmin of 2.15, which have another NaN")
     with pin_edge(installed_era()) as entry:

@@ -30,10 +30,11 @@ def _left(era: str, is_compiled: bool) -> set[str]:
 
     2.14 takes ties of a quantile from std::nth_element, whose order is that of the C++ library which torch was built with; the compiled
     quantile sorts, on every torch, as the eager one did until 2.13. Until 2.13 the compiler made a clamp_min of a kernel that has none,
-    below every mode; its gradient passes at the bound.
+    below every mode; its gradient passes at the bound. Until 2.9 atan2 gave NaN.
     """
     quantiles = QUANTILES if era == OPEN_ERA and (is_compiled or installed_era() == CLOSED_ERA) else set()
-    return quantiles | (MARGINS if is_compiled and installed_version() < (2, 14) else set())
+    margins = MARGINS if is_compiled and installed_version() < (2, 14) else set()
+    return quantiles | margins | ({"atan2@0,0"} if installed_version() < (2, 10) else set())
 
 
 @functools.cache

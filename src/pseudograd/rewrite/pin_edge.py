@@ -8,7 +8,7 @@ from ..arguments import as_number
 from ..errors import must, unknown_name
 from ..geometry import SHARES
 from ..torch_table.conventions import FRAMEWORKS, OWN, WITH_NAN, Convention, Family, gives_grad_to_nan, text_of
-from ..torch_table.eras import ERAS, OPEN_ERA, Version, era_named, installed_era, installed_version
+from ..torch_table.eras import ERAS, OPEN_ERA, era_named, installed_era
 from ..torch_table.forms import FAMILIES
 from ..torch_table.records import EDGE
 from . import edges
@@ -16,11 +16,10 @@ from .context import Rewriting
 from .mode import Replacement
 from .pins import prepare
 
-ATAN2_SINCE: Version = (2, 10)  # older versions of torch gave NaN for atan2(0, 0)
 _EDGES = (*SHARES, *ERAS, *FRAMEWORKS)
 
 
-def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | str) -> Rewriting:
+def pin_edge(edge: str | None = None, **families: float | str) -> Rewriting:
     """Choose the gradient where a function has no slope, so that a program trains as on another torch, or in another framework.
 
     Forward:  torch's values, bit for bit.
@@ -35,10 +34,9 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
         edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad); a tensor bound gets the rest. Or versions of torch, such as
             "torch<=2.13", "torch>=2.14" or "torch==2.12": what they compute for numbers and for tensors as bounds, with NaN and with
             crossed bounds. The versions must be all up to 2.13, or all from 2.14 on. Or "jax" (0.10) or "tensorflow" (2.21).
-        nan: give NaN or infinity too where the framework does so and torch gives a number, as for the norm of zeros or 0 to the power 0.
         families: a convention for a family of functions, such as abs=1 or sort="jax", which overrules `edge`. docs/override.md lists the
-            families. A number is the slope at the kink, or the share of the first of two tied inputs. A name is that of a framework, whose
-            convention and NaN it means. Some families take only names.
+            families. A number is the slope at the kink, or the share of the first of two tied inputs. A name is that of a framework. Some
+            families take only names.
     Returns: a context and decorator for the current thread, as `override`. The innermost context decides: inside an override, the pin
         decides at the points that it names, even if the installed torch does the same there.
     Raises: ValueError for an unknown edge, framework, version or family, a slope that is not finite, or if nothing is given; TypeError for
@@ -55,15 +53,13 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
         raise unknown_name("pin_edge", "edge", _EDGES, edge, "Or name a family, as in abs=1")
     if edge is not None and not isinstance(edge, str):
         raise unknown_name("pin_edge", "edge", _EDGES, edge)
-    if nan and edge not in FRAMEWORKS:
-        raise ValueError(must("pin_edge", "nan", "come with a framework", edge, f"These are {', '.join(FRAMEWORKS)}"))
-    arguments = [*([] if edge is None else [repr(edge)]), *(["nan=True"] if nan else [])]
+    arguments = [] if edge is None else [repr(edge)]
     label = f"pin_edge({', '.join([*arguments, *(f'{name}={value!r}' for name, value in families.items())])})"
     own = {name: _parse_convention(name, value) for name, value in families.items()}
     if edge is None:
         return Rewriting(label, {}, conventions=prepare(own))
     if edge in FRAMEWORKS:
-        return Rewriting(label, {}, conventions=prepare({**_framework_conventions(edge, nan), **own}))
+        return Rewriting(label, {}, conventions=prepare({**_framework_conventions(edge), **own}))
     named = edge if edge in SHARES else era_named(edge)
     if named is None:
         raise unknown_name("pin_edge", "edge", _EDGES, edge)
@@ -76,16 +72,13 @@ def pin_edge(edge: str | None = None, *, nan: bool = False, **families: float | 
 def _era_conventions(era: str, installed: str) -> dict[str, str]:
     """The conventions of an era, besides the edges of clamps, that differ from those of the installed torch."""
     conventions = {"quantile": era} if era != installed else {}
-    if installed_version() < ATAN2_SINCE:
-        conventions["atan2"] = "0.0"
     if era == OPEN_ERA and gives_grad_to_nan():
         conventions.update({name: text_of(FAMILIES[name].torch_convention(era)) for name in WITH_NAN})
     return conventions
 
 
-def _framework_conventions(framework: str, nan: bool) -> dict[str, str]:
-    known = {name: {**family.others, **(family.singular if nan else {})} for name, family in FAMILIES.items()}
-    return {name: text_of(others[framework]) for name, others in known.items() if framework in others}
+def _framework_conventions(framework: str) -> dict[str, str]:
+    return {name: text_of(family.others[framework]) for name, family in FAMILIES.items() if framework in family.others}
 
 
 def _parse_convention(name: str, value: object) -> str:
@@ -93,7 +86,7 @@ def _parse_convention(name: str, value: object) -> str:
     family = FAMILIES.get(name)
     if family is None:
         raise unknown_name("pin_edge", "family", FAMILIES, name)
-    names = [*ERAS, *dict.fromkeys((*family.others, *family.singular))]
+    names = [*ERAS, *family.others]
     if isinstance(value, str):
         return text_of(_find_convention(family, value, names))
     number = as_number(value)
@@ -109,7 +102,7 @@ def _parse_convention(name: str, value: object) -> str:
 
 def _find_convention(family: Family, name: str, names: list[str]) -> Convention:
     if name in FRAMEWORKS:
-        convention = family.singular.get(name, family.others.get(name))
+        convention = family.others.get(name)
         if convention is None:
             remedy = "Its convention is not known, or it has no such function"
             raise ValueError(must("pin_edge", family.name, f"be one of {', '.join(names)}", name, remedy))

@@ -17,7 +17,7 @@ from ..rule import BOUNDED, PRIMITIVES, Gradients, Primitive, RangePieces, Rule,
 from .eras import OPEN_ERA, installed_era, installed_version
 
 FRAMEWORKS = {"jax": "0.10", "tensorflow": "2.21"}  # with the version that was measured
-OWN, SHARED, NAN = "torch's own", "shared", "nan"
+OWN, SHARED = "torch's own", "shared"
 SLOPE, FIRST = "the slope there", "the share of x; the other one gets the rest"
 Convention = float | str
 
@@ -34,8 +34,8 @@ class Family(Record):
 
     at: the kink in words. takes: what a number for the family means; empty if it takes only names.
     torch, since_2_14: the convention of torch, and the one since torch 2.14 if it is another. jax, tensorflow: their conventions; None if
-        the framework lacks the function. singular: conventions that are infinity or NaN; a pin of a framework takes them with nan=True.
-        alike: the conventions of other functions with the same values, as clamp(min=0) for relu.
+        the framework lacks the function, or if its gradient there is infinite or NaN.
+    alike: the conventions of other functions with the same values, as clamp(min=0) for relu.
     notes: for the docs, what torch, JAX and TensorFlow do, if their conventions do not say it.
     """
 
@@ -46,7 +46,6 @@ class Family(Record):
     jax: Convention | None = None
     tensorflow: Convention | None = None
     since_2_14: Convention | None = None
-    singular: Mapping[str, Convention] = {}
     alike: Mapping[str, Convention] = {}
     notes: tuple[str, str, str] | None = None
 
