@@ -78,15 +78,6 @@ def test_at_a_tie_the_edge_is_what_the_era_computes(era: str | None) -> None:
     assert torch.equal(ours, theirs)
 
 
-@every_share
-@every_space
-def test_at_a_tie_every_rule_gives_the_share_of_its_edge(edge: str, share: float, space: str) -> None:
-    lr, a = ties()
-    for rule in ("inward", "zero", "leaky"):
-        loss = partial(pg.policy.loss, advantage=a, rule=rule, low=0.5, high=1.0, edge=edge, space=space)
-        torch.testing.assert_close(gradient_of(loss, lr)[1][0], -a * lr.exp() * share, **ROUNDING)
-
-
 @every_space
 def test_at_a_tie_the_second_derivatives_are_those_of_the_inside(space: str) -> None:
     """Of -r * A: -r * A by log_ratio twice, and -r by log_ratio and the advantage, in either order."""
@@ -123,16 +114,6 @@ def test_a_ceiling_gives_way_to_a_bound_below_it() -> None:
 
 
 # --- derivatives and transforms ---------------------------------------------------------------------------------------
-
-
-def test_the_loss_equals_the_usual_form_bit_for_bit_off_the_ties() -> None:
-    for dtype in (torch.float32, torch.float64):
-        lr, a = tokens(dtype)
-        ours, usual = gradient_of(pg.policy.loss, lr, a), gradient_of(usual_form, lr, a)
-        assert torch.equal(ours[0], usual[0])
-        assert torch.equal(ours[1][0], usual[1][0])
-        moved = a != 0  # where A is 0 both branches tie, and min takes half of each
-        assert torch.equal(ours[1][1][moved], usual[1][1][moved])
 
 
 @pytest.mark.program
