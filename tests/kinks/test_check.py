@@ -69,6 +69,15 @@ def test_a_check_that_is_stopped_says_what_it_has_measured(
     assert ": 1 points; cpu" in out
 
 
+def test_a_check_of_one_op_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    here = table.dotted(table.parse_version(torch.__version__))
+    text = (
+        f"torch {torch.__version__} against the table's torch {here}: 3 points; "
+        "cpu, eager, vector, forward, float16, bfloat16, float64\nnothing new\n"
+    )
+    assert run(capsys, "kinks", "relu", "--check") == (0, text, "")
+
+
 def test_the_table_in_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "kinks", "maximum(x,0)@0", "hardtanh@1")
     assert (status, err) == (0, "")

@@ -125,9 +125,11 @@ GUARDS = [
     "g * (1000 / g.norm()).clamp(max=1)",
     "torch.where(g.isfinite().all(), g, torch.zeros_like(g))",
     "g.clamp(-10, 10)",
+    "g.clamp(-1e5, 1e5)",
     "g.nan_to_num(0.0, 0.0, 0.0)",
     "g * (g.abs() < 1000)",
     "g * (g.abs() > 1e-10)",
+    "torch.where(g.isinf(), torch.zeros_like(g), g)",
     "torch.where(x.abs() > 100, torch.zeros_like(g), g)",
     "g / 2 if g.dim() == 4 else g",
 ]

@@ -84,6 +84,7 @@ def test_the_contract(edge: str) -> None:
             "sides must return two sides, got 'two sides, below and above, not (0.3, 1.25, 1.0)'.",
         ),
         (lambda out: ((out,), 1.0), "sides must return two sides, got 'a pair of factors"),
+        (lambda: ((1.0, 1.0), 1.0), "sides must return two sides, got"),
         (lambda out: ((out, float("inf")), 1.0), "sides must return two sides, got 'finite numbers, not (0.3, inf)'."),
     ],
 )
