@@ -11,12 +11,9 @@ from torch import Tensor
 
 from .. import formula
 from ..torch_table.conventions import text_of
-from ..torch_table.eras import ERAS, OPEN_ERA, installed_era
+from ..torch_table.eras import ERAS, installed_era
 from ..torch_table.forms import FAMILIES, KINKED, SPELLINGS, Kinked, is_pinned_inside
 from .pins import call_of, prepare
-
-# torch, JAX and TensorFlow give the first of equal entries of a pool the gradient. The last one would be as good.
-POOL, LAST = "max_pool", "the last of equal entries"
 
 
 class OtherConvention(NamedTuple):
@@ -29,7 +26,7 @@ class OtherConvention(NamedTuple):
 
 def within(family: str, calling: object) -> str | None:
     """The name of the function `calling`, if a pin of the family does not reach the functions that it runs; None if it does."""
-    if family == POOL or any(kinked.family == family for kinked in KINKED.get(calling, ())):
+    if any(kinked.family == family for kinked in KINKED.get(calling, ())):
         return None
     spelling = SPELLINGS.get(calling)
     if spelling is not None and spelling.form.write is not None and is_pinned_inside(spelling.form, (family,)):
@@ -40,16 +37,9 @@ def within(family: str, calling: object) -> str | None:
 @lru_cache(maxsize=64)
 def other_of(family: str) -> OtherConvention | None:
     """The known convention of the family that differs most from that of the installed torch; None if all are the same."""
-    if family == POOL:
-        return OtherConvention(LAST, LAST, {})
     row, era = FAMILIES[family], installed_era()
-    own = row.torch_convention(era)
     known = {**{name: row.torch_convention(name) for name in ERAS}, **row.others, **row.alike}
     kinked = next(kinked for functions in KINKED.values() for kinked in functions if kinked.family == family)
-    if kinked.kink.write is not None:
-        # A call that is written out has no single share of x. The first other convention is taken.
-        others = [(name, text_of(other)) for name, other in known.items() if other not in (own, OPEN_ERA)]
-        return OtherConvention(*others[0], {}) if others else None
     passes = {name: _part_of_x(kinked, text_of(convention)) for name, convention in known.items()}
     if math.isnan(passes[era]):  # at a singular point
         return None

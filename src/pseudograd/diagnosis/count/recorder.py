@@ -86,7 +86,7 @@ class _Thread:
         self.location: Location | None = None  # the location of that call, if it was looked up
         self.values: Values | None = None  # of that call, if it is a clamp whose result must be followed
         self.hook: deque[Tensor] | None = None  # the gradient that arrives at the hook that is being registered
-        self.at_kink: object = None  # the elements at a kink of that call, for a node that will not keep them
+        self.at_kink: Tensor | None = None  # the elements at a kink of that call, for a node that will not keep them
 
 
 class _Local(threading.local):

@@ -134,17 +134,17 @@ class WhatIfMeter:
         self._running: dict[int, _Pass] = {}  # by thread; a device runs the hooks of its leaves in another thread
 
     @harmless("a kink")
-    def before_call(self, function: Function, args: Arguments, kwargs: Keywords, backwards: int) -> object:
+    def before_call(self, function: Function, args: Arguments, kwargs: Keywords, backwards: int) -> Tensor | None:
         """The elements at a kink, for a call whose node does not save them."""
         if self.sensitivity is None or function not in NOTED_CALLS or not self.sensitivity.is_due(backwards + 1):
             return None
         with quietly():
             return note_before(function, args, kwargs or {})
 
-    def after_call(self, at_kink: object, function: Function, args: Arguments, result: object) -> None:
+    def after_call(self, at_kink: Tensor | None, function: Function, args: Arguments, result: object) -> None:
         if at_kink is not None:
             with quietly():
-                note_after(at_kink, args, result)
+                note_after(at_kink, result)
         if not tells_unpack_hooks:
             further_backward.note_unpack_hook(result)
         if function is Tensor.register_hook:

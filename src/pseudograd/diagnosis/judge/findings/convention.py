@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....rewrite.other_conventions import POOL, OtherConvention, other_of
+from ....rewrite.other_conventions import OtherConvention, other_of
 from ....torch_table.conventions import FRAMEWORKS, text_of
 from ....torch_table.eras import ERAS, installed_era
 from ....torch_table.forms import FAMILIES
@@ -18,7 +18,7 @@ from .kind import Evidence, Kind
 DECISIVE_SHARE = 0.5  # of the update, in the median of the later steps
 _STILL_DISTANCE = 1e-3  # of its norm: a parameter that came no further does not move
 _MIN_STEPS = 5  # with fewer steps nobody can say how the share goes on
-_PINNED_BY_ERA = ("clamp", "fmax", "fmin", "quantile")
+_PINNED_BY_ERA = ("clamp", "fmax", "fmin")
 
 
 def verdict(line: Sensitivity, parameters: Sequence[Sensitivity]) -> str:
@@ -66,11 +66,11 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             continue  # a pin would keep the nan, of which the findings `nonfinite` and `guard` tell
         judged, other = verdict(line, parameters), other_of(family)
         if judged and other is not None:
-            is_tried = judged == "decides" and line.within is None and family != POOL
+            is_tried = judged == "decides" and line.within is None
             yield KIND.finding(
                 where,
                 line.expression,
-                f"{_amount(judged, line, parameters)} at line {where.rpartition(':')[2]}: {disagree(family, other)}. "
+                f"{_amount(judged, line, parameters)} at line {where.rpartition(':')[2]}: {disagree(other)}. "
                 f"{_matters(judged, line, parameters, other)}",
                 f"{percent(max(line.at_kink))} of what enters {family} stands exactly at a kink or a tie, where it has no slope",
                 _next_step(judged, line, other),
@@ -104,12 +104,8 @@ _NAMES = {era: era.replace("torch<=", "torch up to ").replace("torch>=", "torch 
 _NAMES |= {"jax": "JAX", "tensorflow": "TensorFlow"}
 
 
-def disagree(family: str, other: OtherConvention) -> str:
+def disagree(other: OtherConvention) -> str:
     """A clause that says which framework passes how much at the kink."""
-    if family == POOL:
-        return "torch, JAX and TensorFlow give all to the first of equal entries, and the last has as good a claim"
-    if not other.passes:
-        return f"torch and {_NAMES.get(other.whose, other.whose)} disagree on which of equal entries gets the gradient"
     groups: dict[float, list[str]] = {}
     for name, share in other.passes.items():
         groups.setdefault(share, []).append(_NAMES.get(name, name))
@@ -142,8 +138,6 @@ def _matters(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity], 
 
 def _next_step(judged: str, line: Sensitivity, other: OtherConvention) -> str:
     family = line.family
-    if family == POOL:
-        return "x.unfold(2, 2, 2).unfold(3, 2, 2).amax((-2, -1))  # for a pool of 2: equal entries share the gradient"
     if line.within is not None:
         return advice.write_out("pin_edge", family, line.within)
     era = installed_era()
