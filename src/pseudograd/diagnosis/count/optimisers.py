@@ -207,8 +207,7 @@ class Optimisers:
         """Look at leaves with a gradient that no optimiser holds: at new ones in each step, at all in ever fewer steps and at the end."""
         leaves, looks_at_all = self._leaves.all, is_power_of_two(self._steps)
         new, self._seen = leaves[0 if is_last or looks_at_all else self._seen :], len(leaves)
-        others = [leaf for leaf in new if leaf.gradients and not leaf.is_in_optimizer]
-        others = [leaf for leaf in others if leaf.is_parameter or leaf.place]
+        others = [leaf for leaf in new if leaf.is_parameter and leaf.gradients and not leaf.is_in_optimizer]
         if not others or not self.have_stepped:
             return
         from .unheld import Unheld  # few programs have such parameters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import re
@@ -25,13 +26,6 @@ class Place(NamedTuple):
 
     where: str
     source: str
-
-
-class Making(NamedTuple):
-    """A statement that makes a parameter or a module."""
-
-    place: Place
-    reads_variables: bool  # local ones, so it works only where it stands
 
 
 @functools.lru_cache(maxsize=16)
@@ -150,34 +144,20 @@ def find_assignment(point: Point, name: str) -> Place | None:
     return None
 
 
-def find_attribute(kind: type, attribute: str, *methods: str) -> Making | None:
-    """The statement in these methods of a module, or in methods that they call, that sets an attribute or puts something into it."""
-    names = list(methods)  # grows while `_functions` reads it
-    for point, scope in _functions(kind, names):
-        owner, *others = point.code.co_varnames
-        path, quoted = rf"{owner}\.{re.escape(attribute)}", rf"[\"']{re.escape(attribute)}[\"']"
-        by_name = rf"(setattr\({owner}, |{owner}\.(add_module|register_module|register_parameter)\(){quoted}"
-        into = rf"{path}\.(append|insert|extend|update|add_module|register_\w+)\("
-        sets = re.compile(rf"\(?([\w.]+, )*{path}(\[.+\])?(: [^=]+)?(, [\w.]+)*\)? = |{into}|{by_name}")
-        for node in ast.walk(scope):
-            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.Expr)) and sets.match(ast.unparse(node)):
-                reads_variables = any(getattr(part, "id", owner) in others for part in ast.walk(node))
-                return Making(_place(point, node), reads_variables)
-            if isinstance(node, ast.Call) and getattr(getattr(node.func, "value", None), "id", "") == owner:
-                names += {getattr(node.func, "attr", "")}.difference(names)
-    return None
-
-
-def _functions(kind: type, names: list[str]) -> Iterator[tuple[Point, ast.AST]]:
-    """The methods of a class with these names, and the methods that they extend, if the program has their source."""
-    done: set[str] = set()
-    for name, method in ((name, vars(base)[name]) for name in names for base in kind.__mro__ if name in vars(base)):
+def find_attribute(kind: type, attribute: str, *methods: str) -> Place | None:
+    """The first line in these methods of a module that sets an attribute or puts something into it."""
+    name = re.escape(attribute)
+    sets = rf"(\w+, )*\w+\.{name}(\[.+\])?(: [^=]+)?(, [\w.]+)*\)? = "
+    into = rf"\w+\.{name}\.(append|insert|extend|update|add_module|register_\w+)\("
+    by_name = rf"(setattr\(\w+, |\w+\.(add_module|register_module|register_parameter)\()[\"']{name}[\"']"
+    for method in (vars(base)[method] for method in methods for base in kind.__mro__ if method in vars(base)):
         code = getattr(inspect.unwrap(method), "__code__", None)
-        if isinstance(code, CodeType) and is_users(code.co_filename) and code.co_argcount and name not in done:
-            point = Point(code, code.co_firstlineno, 0)
-            around = [node for node in _nodes_around(_tree(point), point.line) if getattr(node, "name", "") == name]
-            yield from ((point, node) for node in around[-1:])
-            done.update(() if around and "super()" in ast.unparse(around[-1]) else (name,))
+        if isinstance(code, CodeType) and is_users(code.co_filename):
+            with contextlib.suppress(OSError):  # no source
+                for number, line in enumerate(inspect.getsourcelines(code)[0], code.co_firstlineno):
+                    if re.match(rf"\s*\(?({sets}|{into}|{by_name})", line):
+                        return Place(format_location(code, number), line.strip())
+    return None
 
 
 def lines_of_addend(point: Point) -> set[int]:

@@ -9,7 +9,6 @@ from ....torch_table.private import hooks_after_accumulation, hooks_of
 from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING, WITHOUT_GRAD
 from ...count.leaf import Leaf
-from ...count.norms import numbers_of
 from ...records import Finding, Partly, Site, Starved, Structural
 from ...sites import expression_at
 from .. import advice
@@ -48,8 +47,6 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
         others = list(dict.fromkeys(where for record in records for where in record.others))
         reached = "" if first.is_in_all else f" that reached {'them' if len(names) > 1 else 'it'}"
         elsewhere = f"; cut as well at {', '.join(others[:4])}" if others else ""
-        if isinstance(first.cause, Site) and _is_loss_0(first.cause, evidence):
-            elsewhere += "; the loss is 0 in every pass that was looked at, so leave it if 0 is the aim"
         place, why, next_step = places[names[0]], first.why, _advise(first, names, evidence)
         if place is not None and first.gradient == ZEROED:
             is_call = leaves[names[0]].taken_at is not None
@@ -83,12 +80,7 @@ def _place_of(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place |
     for attribute in evidence.leaves.names.path_of(leaf).split(".") if module is not None else ():
         making = find_attribute(type(module), attribute, "__init__") or making
         module = getattr(module, attribute, None)
-    return making and making.place
-
-
-def _is_loss_0(site: Site, evidence: Evidence) -> bool:
-    losses = [numbers_of(line.values) for line in evidence.recorder.losses.values() if line.leaves & site.upstream]
-    return bool(losses) and not any(loss for values in losses for _, loss in values)
+    return making
 
 
 def _module(cause: Site | Structural | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from ...count.leaf import Leaf
 from ...count.names import Owner
 from ...count.unheld import Container, Unheld
 from ...records import Finding
-from ..statements import Making, Place, find_assignment, find_attribute, find_making, name_of_optimiser, reads_gradient
+from ..statements import Place, find_assignment, find_attribute, find_making, name_of_optimiser, reads_gradient
 from .kind import Evidence, Kind
 
 _MOST_NAMED = 4  # parameters in a line to paste
@@ -30,9 +30,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     unheld = evidence.recorder.optimisers.unheld
     if unheld is None:
         return
-    held = {leaf.place for _, leaf in evidence.leaves if leaf.is_in_optimizer and leaf.place}
-    leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) or _is_in_place_of_held(leaf, held)]
-    leaves = [leaf for leaf in leaves if not evidence.deliberate.parameter(leaf.name)]
+    leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) and not evidence.deliberate.parameter(leaf.name)]
     made_anew = list(_group_by_line(leaves, evidence))
     judge = _Judge(evidence, unheld)
     for group in made_anew:
@@ -53,16 +51,7 @@ def find_replaced(evidence: Evidence) -> set[str]:
 
 def _is_unheld(leaf: Leaf) -> bool:
     """Did it get gradients that no optimiser could use, and that the program did not ask for one by one?"""
-    return leaf.is_parameter and _has_no_optimizer(leaf)
-
-
-def _is_in_place_of_held(leaf: Leaf, held: Collection[str]) -> bool:
-    """Is it a tensor in a list or dict of the program, such as that of a functional_call, in place of one that an optimiser holds?"""
-    return leaf.place in held and leaf.gradients > _FEWEST_MADE and _has_no_optimizer(leaf)
-
-
-def _has_no_optimizer(leaf: Leaf) -> bool:
-    if leaf.is_in_optimizer or leaf.is_frozen or leaf.is_requested or not leaf.had_gradient:
+    if leaf.is_in_optimizer or leaf.is_frozen or leaf.is_requested or not (leaf.is_parameter and leaf.had_gradient):
         return False
     return bool(getattr(leaf.tensor(), "requires_grad", True)) and not leaf.is_taken_away
 
@@ -150,7 +139,7 @@ class _Judge:
         for owner, group in self.nets(leaves).items():
             makings = self._makings(group)
             if None not in makings:
-                by_making: dict[Making | None, list[Leaf]] = {}
+                by_making: dict[Place | None, list[Leaf]] = {}
                 for leaf, making in zip(group, makings, strict=True):
                     by_making.setdefault(making, []).append(leaf)
                 for making, made in by_making.items():
@@ -205,7 +194,7 @@ class _Judge:
             return "the optimiser was made without them, while it holds the rest of the net"
         return ""
 
-    def _makings(self, group: Sequence[Leaf]) -> list[Making | None]:
+    def _makings(self, group: Sequence[Leaf]) -> list[Place | None]:
         """For each parameter, the statement that puts it into the net while the net runs."""
         attributes = [self._unheld.attributes.get(leaf, ()) for leaf in group]
         makings = {attribute: find_attribute(*attribute, *_RUN) for attribute in dict.fromkeys(chain(*attributes))}
@@ -216,7 +205,7 @@ class _Judge:
         orders = [[leaf.sizes.order for leaf in leaves if leaf.sizes is not None] for leaves in (group, held)]
         return not all(orders) or min(orders[0]) > max(orders[1])
 
-    def _report(self, group: Sequence[Leaf], cause: str, making: Making | None = None) -> Finding:
+    def _report(self, group: Sequence[Leaf], cause: str, making: Place | None = None) -> Finding:
         names, old = [leaf.name for leaf in group], [leaf.name for leaf in self.find_replaced(group)]
         instead = f". It holds others, which no backward reached: {shortened(old)}" if old else ""
         (where, expression), optimizer = self.optimiser
@@ -231,11 +220,9 @@ class _Judge:
             next_step = f"{add}  # {when}; or {instead_of}{self.say_net(group[0], add)}"
         if making is not None:
             made_at = f" at {where}" if is_making else ""
-            (where, expression), reads_variables = making
-            next_step = f"{expression}  # in __init__, in place of here"
-            if reads_variables:
-                net, which = self._net(group[0]), self.say_net(group[0], "model.")
-                next_step = f"{net}(x)  # with one batch x, before the optimiser is made{made_at}{which}"
+            where, expression = making
+            net, which = self._net(group[0]), self.say_net(group[0], "model.")
+            next_step = f"{net}(x)  # with one batch x, before the optimiser is made{made_at}{which}"
         return KIND.finding(
             where,
             expression,
@@ -294,8 +281,7 @@ class _Judge:
         names, attribute = [leaf.name for leaf in group], f"self.{container.attribute}"
         what = "Module" if container.holds_modules else "Parameter"
         right = f"torch.nn.{what}{'Dict' if container.kind == 'dict' else 'List'}"
-        making = find_attribute(container.owner, container.attribute, "__init__", *_RUN)
-        where, expression = making.place if making is not None else ("?", "")
+        where, expression = find_attribute(container.owner, container.attribute, "__init__", *_RUN) or ("?", "")
         own = re.search(rf"(\w+)\.{re.escape(container.attribute)}\b[^=]*=", expression)
         edited = attribute if own is None else f"{own[1]}.{container.attribute}"
         return KIND.finding(
@@ -305,7 +291,7 @@ class _Judge:
             f"{shortened(names)}",
             f"{attribute} of {container.owner.__name__} is a {container.kind}: parameters() does not give what is in it, nor do to(), "
             "state_dict() and train() reach it",
-            f"{edited} = {right}({edited})  # in __init__, after this line",
+            f"{edited} = {right}({edited})  # in __init__, after this statement",
             parameters=tuple(names),
         )
 
