@@ -147,7 +147,7 @@ def find_assignment(point: Point, name: str) -> Place | None:
 def find_attribute(kind: type, attribute: str, *methods: str) -> Place | None:
     """The first line in these methods of a module that sets an attribute or puts something into it."""
     name = re.escape(attribute)
-    sets = rf"(\w+, )*\w+\.{name}(\[.+\])?(: [^=]+)?(, [\w.]+)*\)? = "
+    sets = rf"([\w.]+, )*\w+\.{name}(\[.+\])?(: [^=]+)?(, [\w.]+)*\)? = "
     into = rf"\w+\.{name}\.(append|insert|extend|update|add_module|register_\w+)\("
     by_name = rf"(setattr\(\w+, |\w+\.(add_module|register_module|register_parameter)\()[\"']{name}[\"']"
     for method in (vars(base)[method] for method in methods for base in kind.__mro__ if method in vars(base)):
