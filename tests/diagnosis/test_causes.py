@@ -19,7 +19,7 @@ from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
 
 from .checks import diagnosed, line_of, make_function, number_of, site_of, starved
-from .trainers import steps
+from .trainers import Parts, steps
 
 X = torch.rand(5, 3)
 
@@ -225,29 +225,22 @@ def test_a_backward_hook_that_looks_is_silent_and_counted_once_in_each_backward_
     assert site_of(d, "hook").calls == 2
 
 
-class Codes(nn.Module):
-    """A codebook whose loss is taken of the straight-through output."""
-
-    def __init__(self, is_detached: bool) -> None:
-        super().__init__()
-        self.encoder, self.code, self.is_detached = nn.Linear(8, 4), nn.Embedding(16, 4), is_detached
-
-    def forward(self, x: Tensor) -> Tensor:
-        z = self.encoder(x)
-        if self.is_detached:
-            at = torch.cdist(z.detach(), self.code.weight.detach()).argmin(-1)
-        else:
-            with torch.no_grad():
-                at = torch.cdist(z, self.code.weight).argmin(-1)
-        q = self.code(at)
-        straight = z + (q - z).detach()
-        return functional.mse_loss(straight, z.detach())
-
-
 @pytest.mark.parametrize("is_detached", [True, False])
 def test_the_cut_to_blame_is_the_one_whose_edit_brings_the_gradient(is_detached: bool) -> None:
-    net = Codes(is_detached)
-    d = diagnosed(lambda: net(torch.randn(32, 8)), net)
+    """A codebook whose loss is taken of the straight-through output."""
+    net = Parts(encoder=nn.Linear(8, 4), code=nn.Embedding(16, 4))
+
+    def loss() -> Tensor:
+        z = net.encoder(torch.randn(32, 8))
+        if is_detached:
+            at = torch.cdist(z.detach(), net.code.weight.detach()).argmin(-1)
+        else:
+            with torch.no_grad():
+                at = torch.cdist(z, net.code.weight).argmin(-1)
+        straight = z + (net.code(at) - z).detach()
+        return functional.mse_loss(straight, z.detach())
+
+    d = diagnosed(loss, net)
     assert cause_of(d, "code.weight") == (line_of("straight = z"), "its way to the loss is cut by .detach()")
     assert "as well" not in d.findings[0].evidence
 
