@@ -85,14 +85,10 @@ def test_three_quarters_of_enough_units_are_a_finding(partly: Partly, is_dead: b
 
 @pytest.mark.parametrize(("count", "ends"), [(4, "is relu at a.py:1)"), (5, "is relu at a.py:1) and of 1 more")])
 def test_a_calm_line_has_four_parameters(count: int, ends: str) -> None:
+    assert [len(calm_lines([_partly(dead, 100)])) for dead in (49, 50)] == [0, 1]  # for half of the entries
     (line,) = calm_lines([_partly(5, 7)] * count)
     assert line.count("10 of 14 entries of weight") == 4
     assert line.endswith(ends)
-
-
-@pytest.mark.parametrize(("dead", "lines"), [(49, 0), (50, 1)])
-def test_half_of_the_entries_are_worth_a_line(dead: int, lines: int) -> None:
-    assert len(calm_lines([_partly(dead, 100)])) == lines
 
 
 # --- steps that rounding swallows -------------------------------------------------------------------------------------
@@ -150,7 +146,8 @@ def test_decay_and_gradient_are_in_balance(decay: float, asks: bool) -> None:
 @pytest.mark.parametrize(
     ("expected", "came", "is_random"),
     [
-        (2.0, 0.0, False),
+        (4.9, 0.0, False),
+        (5.0, 0.0, False),
         (10.0, 2.9, False),
         (10.0, 3.1, True),
         (10.0, 29.0, True),
@@ -161,14 +158,7 @@ def test_decay_and_gradient_are_in_balance(decay: float, asks: bool) -> None:
 def test_random_rounding_makes_as_many_moves_as_it_should(expected: float, came: float, is_random: bool) -> None:
     batch = Batch(torch.bfloat16)
     batch._expected_moves, batch._seen_moves = expected, came
-    assert batch.rounds_at_random == is_random
-
-
-@pytest.mark.parametrize(("expected", "is_undecided"), [(4.9, True), (5.0, False)])
-def test_five_expected_moves_tell_if_an_optimiser_rounds_at_random(expected: float, is_undecided: bool) -> None:
-    batch = Batch(torch.bfloat16)
-    batch._expected_moves = expected
-    assert batch._is_undecided == is_undecided
+    assert (batch.rounds_at_random, batch._is_undecided) == (is_random, expected < 5)
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0.24, 0.24), (0.26, 0.0)])
