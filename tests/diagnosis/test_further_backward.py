@@ -20,6 +20,7 @@ from pseudograd.look.purity import is_pure
 from pseudograd.torch_table.private import tells_unpack_hooks
 
 from ..choices import folded
+from .checks import make_function
 
 Graph = tuple[Sequence[Tensor], Sequence[Tensor]]  # the roots, and the leaves
 
@@ -139,15 +140,7 @@ def test_the_gradients_are_those_of_torchs_engine(name: str) -> None:
         assert by_leaf[leaf].dtype == grad.dtype
 
 
-class Counting(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.inputs = [x]
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad * ctx.inputs.pop()
+Random = make_function("Random", lambda ctx, x: x.clone(), lambda ctx, grad: grad * torch.rand(1))
 
 
 def _module_hook(x: Tensor) -> Tensor:
@@ -162,7 +155,7 @@ def _saved(x: Tensor) -> Tensor:
 
 
 REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "a Function": (Counting.apply, f"the backward of {__name__}.Counting"),
+    "a Function": (Random.apply, f"the backward of {Random.__module__}.Random"),
     "a checkpoint": (lambda x: checkpoint(torch.sin, x, use_reentrant=False), "a checkpoint"),
     "with reentry": (lambda x: checkpoint(torch.sin, x, use_reentrant=True), "a checkpoint"),
     "a module's hook": (_module_hook, "the backward hook of a module"),
