@@ -15,29 +15,20 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count.norms import share_of_zeros
 
 from .. import browser
-
-
-class _Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 3)
-        self.gain = nn.Parameter(torch.zeros(1))
-        self.last = nn.Linear(3, 2).to(torch.bfloat16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner = self.first(x) * (1 + self.gain.abs())
-        return self.last(inner.bfloat16()).float()
+from .trainers import Parts
 
 
 def _trained(steps: int = 12) -> tuple[Diagnosis, list[float], list[float]]:
     torch.manual_seed(0)
-    net, x = _Net(), torch.randn(8, 4)
+    gain, last = nn.Parameter(torch.zeros(1)), nn.Linear(3, 2).to(torch.bfloat16)
+    net, x = Parts(first=nn.Linear(4, 3), gain=gain, last=last), torch.randn(8, 4)
     optimizer = torch.optim.SGD(net.parameters(), 1e-5)
     norms, still = [], []
     with diagnose(net, sensitivity=4) as d:
         for _ in range(steps):
             optimizer.zero_grad()
-            net(x).square().sum().backward()
+            inner = net.first(x) * (1 + net.gain.abs())
+            net.last(inner.bfloat16()).float().square().sum().backward()
             norms.append(float(net.first.weight.grad.norm()))
             before = net.last.weight.detach().clone()
             optimizer.step()
