@@ -24,7 +24,7 @@ from pseudograd.diagnosis.tell.text import head
 
 from ..choices import folded, slow_but
 from .checks import codes, diagnosed, make_function, only
-from .trainers import steps
+from .trainers import Parts, steps
 
 # --- the next step, pasted ----------------------------------------------------------------------------------------------
 
@@ -439,23 +439,14 @@ def test_an_epsilon_that_is_0_in_float16_is_named_and_the_advice_mends_it(kind: 
 # --- the steps ----------------------------------------------------------------------------------------------------------
 
 
-class _Gain(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body, self.gain = nn.Linear(4, 4), nn.Parameter(torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x).square().mean() + self.gain.abs().sum().sqrt()
-
-
 def _train(check: Callable[[nn.Module], bool]) -> Diagnosis:
     torch.manual_seed(0)
-    net, x = _Gain(), torch.randn(16, 4)
+    net, x = Parts(body=nn.Linear(4, 4), gain=nn.Parameter(torch.zeros(4))), torch.randn(16, 4)
     optimizer = torch.optim.SGD(net.parameters(), 0.01)
     with diagnose(net) as d:
         for _ in range(6):
             optimizer.zero_grad()
-            net(x).backward()
+            (net.body(x).square().mean() + net.gain.abs().sum().sqrt()).backward()
             if check(net):
                 optimizer.step()
     return d
@@ -480,7 +471,7 @@ def _replace(net: nn.Module) -> bool:
 def test_steps_that_are_skipped_use_or_replace_it_are_told_apart() -> None:
     finding = only(_train(_are_finite), "nonfinite")
     assert "1 parameter got it: gain; no step followed 6 of 6 such backwards" in finding.evidence
-    assert finding.next_step.startswith("self.gain.abs().sum().clamp(min=1e-12).sqrt()")
+    assert finding.next_step.startswith("net.gain.abs().sum().clamp(min=1e-12).sqrt()")
     assert "gain; the step after backward 1 used that of 3 parameters" in only(_train(_clip), "nonfinite").evidence
     d = _train(_replace)
     assert "nonfinite" not in codes(d)
