@@ -87,10 +87,6 @@ def inside_a_loss(losses: list[float]) -> None:
     descend(losses, lambda: nn.functional.l1_loss(p, torch.zeros(2)), 0.1, 20, p)
 
 
-def brief(losses: list[float]) -> None:
-    gain(losses, steps=6)
-
-
 def many_lines(losses: list[float]) -> None:
     a, b, c, d, e = leaves = [nn.Parameter(torch.zeros(())) for _ in range(5)]
 
@@ -181,7 +177,7 @@ def test_a_training_that_ends_the_same_is_not_decided() -> None:
         ),
         (failing, r"compared, as the program under .* at this line ended with status 1 after 2 of 20 backward passes"),
         (inside_a_loss, "compared, as no pin reaches this call"),
-        (brief, "compared, as it needs 8 backward passes, and there were 6"),
+        (functools.partial(gain, steps=6), "compared, as it needs 8 backward passes, and there were 6"),
     ],
 )
 def test_nothing_is_decided_where_nothing_can_be_compared(training: Training, reason: str) -> None:
@@ -233,8 +229,7 @@ def test_a_pin_is_limited_to_its_lines() -> None:
     assert [site.calls for site in context.report().rewritten] == [1]
 
 
-def _run_twice(monkeypatch: pytest.MonkeyPatch, second: BaseException) -> Run:
-    """The command's runs, of which the second one raises."""
+def test_a_signal_ends_the_further_runs_and_keeps_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     with diagnose(sensitivity=True) as d:
         losses, _ = train(gain)
     runs = iter([run_of(losses, **fields_of(d))])
@@ -242,14 +237,10 @@ def _run_twice(monkeypatch: pytest.MonkeyPatch, second: BaseException) -> Run:
     def run(*_: object, **__: object) -> Run:
         for result in runs:
             return result
-        raise second
+        raise Stopped(signal.SIGTERM)
 
     monkeypatch.setattr(command.programs, "run", run)
-    return command._run_side_by_side([], {"options": {}, "steps": None})
-
-
-def test_a_signal_ends_the_further_runs_and_keeps_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    done = _run_twice(monkeypatch, Stopped(signal.SIGTERM))
+    done = command._run_side_by_side([], {"options": {}, "steps": None})
     assert done.status == 143
     (finding,) = [finding for finding in done.parts[0].content["findings"] if finding.code == "convention"]
     assert "ends was not measured" in finding.evidence
