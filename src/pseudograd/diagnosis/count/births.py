@@ -5,8 +5,10 @@ In `births` and `nonfinite` a tensor is *broken* if it holds nan or inf, and a *
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from ...listen import nodes
 from ...listen.nodes import GraphNode
-from ...torch_table.private import saved, saved_names
+from ...torch_table.private import input_metadata, saved, saved_names
 from .graph_shapes import MATRIX_PRODUCTS, op_of
 from .leaf import has_numbers
 
@@ -234,6 +236,20 @@ def _leaf_value(node: GraphNode, name: str) -> Tensor | None:
     if not isinstance(value, Tensor) or not has_numbers(value):
         return None
     return value.detach().t() if is_transposed else value.detach()
+
+
+def repeater_of(op: str, node: GraphNode) -> Callable[[Tensor], Tensor] | None:
+    """A function from x to the result of an op that saves no x; None if the op is not known. It needs no saved value later."""
+    if op in ("Mul", "Div") and (other := saved(node, "other", None)) is not None:
+        return partial(torch.mul if op == "Mul" else torch.div, other=other)
+    if op == "ToCopy":
+        return methodcaller("to", input_metadata(node)[0].dtype)
+    if op in ("Clone", "View", "UnsafeView", "Unsqueeze", "Squeeze"):
+        return methodcaller("reshape", tuple(input_metadata(node)[0].shape))
+    if op == "Sum":
+        dims = [dim - 2**64 if dim >= 2**63 else dim for dim in saved(node, "dim", ())]
+        return partial(torch.sum, dim=dims, keepdim=saved(node, "keepdim", False))
+    return None
 
 
 # --- the values of x ------------------------------------------------------------------------------------------------

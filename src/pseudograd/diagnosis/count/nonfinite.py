@@ -6,6 +6,7 @@ This module is imported when a gradient or a loss is broken for the first time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -31,6 +32,7 @@ from .births import (
     kind_of,
     position_of,
     recompute,
+    repeater_of,
     saved_inputs,
     saved_results,
 )
@@ -74,6 +76,19 @@ class _BrokenInput(NamedTuple):
     words: str = ""  # a clause about its values
 
 
+@dataclass
+class _Reader:
+    """An op that reads a value of which nobody knows yet whether it is broken.
+
+    result: its broken result; None if nobody has it: then `repeat`, if known, makes it again. unknown: the number of such values.
+    """
+
+    node: GraphNode
+    result: Tensor | None
+    repeat: Callable[[Tensor], Tensor] | None
+    unknown: int
+
+
 class _Search:
     """The search of one backward for the op that made the first broken value."""
 
@@ -82,6 +97,7 @@ class _Search:
         self.is_loss_broken = is_loss_broken  # if so, the birth was in the forward
         # The nodes whose result may be broken, each with this result; None if nobody has it.
         self.frontier: dict[GraphNode, Tensor | None] = {}
+        self.readers: dict[GraphNode, _Reader] = {}  # of the results of these nodes
         self.is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
         self.had_birth = False  # did an op make a broken gradient of finite ones in this backward?
         self.inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
@@ -393,6 +409,7 @@ class Nonfinite:
         """
         results, inputs = saved_results(node), saved_inputs(node)
         if results and not any(map(is_broken, results)):
+            self._note_finite(node, results[-1])
             return
         broken = {name: value for name, value in inputs.items() if is_broken(value)}
         for name, value in broken.items():
@@ -413,11 +430,18 @@ class Nonfinite:
             elif result is not None:
                 self._note_candidate(node, result, bool(results), bool(inputs))
         if y is not None:
-            self._add(self._birth_in_forward(node, y))
+            birth = self._birth_in_forward(node, y)
+            self._add(birth)
+            if birth is None:
+                self._note_finite(node, y)
             return
         frontier = self._search.frontier
         for other in unknown:
             frontier[other] = result if op in _KEEPING_NAN else frontier.get(other)
+        repeat = repeater_of(op, node)
+        if repeat is not None or None not in others:  # else it reads a value of no node, which may be broken
+            reader = _Reader(node, result, repeat, len(makers))
+            self._search.readers |= dict.fromkeys(makers, reader)
 
     def _note_candidate(self, node: GraphNode, result: Tensor, is_saved: bool, has_inputs: bool) -> None:
         """A node with a broken result may be the birth, if its unknown inputs were finite."""
@@ -427,6 +451,22 @@ class Nonfinite:
         # Without a saved result: this op came before the candidate, and its result was nan already.
         elif is_saved or (search.candidate and op not in _KEEPING_NAN and bool(result.isnan().any())):
             search.candidate = self._birth_of_unknown_inputs(node, result)
+
+    def _note_finite(self, node: GraphNode, y: Tensor) -> None:
+        """The result y of a node is finite: note the first op on its way to the loss that makes a broken result of finite values."""
+        reader = self._search.readers.pop(node, None)
+        if reader is None:
+            return
+        reader.unknown -= 1
+        result = reader.result
+        if result is None and reader.repeat is not None:
+            result = reader.repeat(y)
+        if result is None or reader.unknown:
+            return
+        birth = self._birth_in_forward(reader.node, result)
+        self._add(birth)
+        if birth is None:
+            self._note_finite(reader.node, result)
 
     def _birth_in_forward(self, node: GraphNode, y: Tensor) -> Birth | None:
         """The birth at a node whose result is y; None if y is finite."""
