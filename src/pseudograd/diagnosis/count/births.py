@@ -100,7 +100,7 @@ class Birth:
     tally: None if nobody saw the call. values: a clause about x at the broken entries. is_masked: do only zeros arrive at these entries?
     broken: the name of a saved input that is broken. origin: the op that made this input. near: the parameter that is another input.
     line_losses: those of the line that ran the backward. factor: the largest gradient as a multiple of the largest number of float16; 0
-    if it is not known.
+    if it is not known. hidden: the leaves upstream that a detach hides. earlier: an earlier backward that got the value, behind a detach.
     """
 
     tally: Tally | None
@@ -120,6 +120,8 @@ class Birth:
     line_losses: Losses | None = None
     position: Position = NO_POSITION
     factor: float = 0.0
+    hidden: int = 0
+    earlier: int = 0
 
 
 def is_broken(value: object) -> bool:

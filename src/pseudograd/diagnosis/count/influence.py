@@ -262,6 +262,13 @@ class Influence:
         known = self._origins.get(id(tensor))
         return known[1]() if known is not None and known[0]() is tensor else None
 
+    def leaves_behind_cuts(self, tensor: Tensor) -> int:
+        """The leaves upstream of the cuts that a value without a gradient comes from."""
+        return self._leaves_behind(self._marks.get(tensor))
+
+    def _leaves_behind(self, marks: int) -> int:
+        return reduce(or_, (cut.upstream for cut in self._cuts_among(marks)), 0)
+
     def _cuts_among(self, marks: int) -> set[Cut]:
         return {cut for bit, cut in enumerate(self._by_bit) if marks >> bit & 1 and isinstance(cut, Cut)}
 
@@ -278,7 +285,7 @@ class Influence:
 
     def _note_exit(self, name: str, learning: list[Tensor], marks: int) -> None:
         """Note a number or an array that leaves torch, if it was made of a tensor that learns, or of a value that was cut from one."""
-        upstream = reduce(or_, (cut.upstream for cut in self._cuts_among(marks)), 0)
+        upstream = self._leaves_behind(marks)
         if learning or upstream:
             kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
             self._cut(kind, learning, upstream, is_exit=True)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -16,7 +18,7 @@ from ...listen import nodes
 from ...listen.frames import file_and_line
 from ...listen.harmless import quiet
 from ...listen.nodes import GraphNode
-from ...torch_table.private import current_node
+from ...torch_table.private import current_node, saved
 from ...wording import counted
 from .births import (
     KIND_OF,
@@ -38,7 +40,7 @@ from .births import (
 )
 from .grads import Gradients, are_readable
 from .graph_shapes import op_of
-from .influence import tensors_in
+from .influence import Influence, tensors_in
 from .leaf import MOST_IN_WARM_UP, Leaf
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class Recorder(Protocol):
 
     noted: Errors
     leaves: Leaves
+    influence: Influence
     backwards: int
     line_losses: Losses | None
     is_on: bool
@@ -95,6 +98,8 @@ class _Search:
     def __init__(self, all_nodes: list[GraphNode], is_loss_broken: bool) -> None:
         self.all_nodes = all_nodes  # of the backward
         self.is_loss_broken = is_loss_broken  # if so, the birth was in the forward
+        # Keys of earlier births whose leaves were hidden by a detach: this backward reaches these leaves.
+        self.hidden_births: list[object] = []
         # The nodes whose result may be broken, each with this result; None if nobody has it.
         self.frontier: dict[GraphNode, Tensor | None] = {}
         self.readers: dict[GraphNode, _Reader] = {}  # of the results of these nodes
@@ -145,11 +150,15 @@ class Nonfinite:
         if self.has_unplaced:
             self._find_lines(all_nodes)
         self._search = search = _Search(all_nodes, not is_loss_finite)
+        starts = nodes.starts(roots)
+        reach = reduce(or_, map(self._leaves.upstream, starts), 0)
+        if search.is_loss_broken:
+            search.hidden_births = [key for key, birth in self.births.items() if birth.hidden & reach]
         last_was_broken = self.hit_backwards[-1:] == [self._recorder.backwards - 1]
         may_have_birth = search.is_loss_broken or (last_was_broken and not self.births)
-        if self.are_weights_broken or not may_have_birth:
+        if not search.hidden_births and (self.are_weights_broken or not may_have_birth):
             return
-        for node, root in zip(nodes.starts(roots), roots, strict=True):
+        for node, root in zip(starts, roots, strict=True):
             if node is not None and search.is_loss_broken:
                 search.frontier[node] = result = root.detach() if isinstance(root, Tensor) and is_broken(root) else None
                 if result is not None and search.last is None:
@@ -226,6 +235,15 @@ class Nonfinite:
             return
         # An earlier step has used a broken gradient.
         is_consequence = bool(self.used_backwards) and self._recorder.backwards > self.used_backwards[0]
+        search = self._search
+        if search.hidden_births:  # the graph of this backward goes on behind the detach
+            has_broken_leaf = any(is_broken(leaf.tensor()) for leaf in self._leaves.unpack(birth.upstream))
+            is_consequence = has_broken_leaf or birth.kind in ("data", "weights")
+            if not is_consequence:
+                for key in search.hidden_births:
+                    known = self.births.pop(key)
+                    birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
+                search.hidden_births = []
         if len(self.births) < _MOST_BIRTHS and not is_consequence:
             birth.line_losses = self._recorder.line_losses
             self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
@@ -244,9 +262,10 @@ class Nonfinite:
         hit = dict(self._leaves.broken)
         self._leaves.broken.clear()
         search, backward = self._search, self._recorder.backwards
-        if not self.births:
+        if not self.births or search.hidden_births:
             last = search.last if hit else None  # an infinite loss alone may be meant
-            self._add(search.recomputed or search.candidate or search.fallback or last)
+            uncertain = None if search.hidden_births else search.fallback or last
+            self._add(search.recomputed or search.candidate or uncertain)
         self._search = _Search([], False)
         if not hit:
             return
@@ -494,6 +513,8 @@ class Nonfinite:
         kind: Kind = "data" if other is None else "weights"
         birth = self._new_birth(node, kind, ~value.isfinite(), value.dtype, values, name)
         birth.is_forward = True
+        if other is None:
+            birth.hidden = self._recorder.influence.leaves_behind_cuts(saved(node, name))
         self._add(birth)
 
     def _parameter_beside(self, node: GraphNode) -> str:

@@ -155,7 +155,10 @@ def _describe_birth(birth: Birth) -> str:
     if birth.tally is None:
         result += f" of {birth.op[:1].lower()}{birth.op[1:]}" + (f" with {birth.near}" if birth.near else "")
     came = f"it came in with the forward of backward {birth.backward}"
-    return f"{came}: {count} of {result} are not finite{values}, and so is the loss"
+    text = f"{came}: {count} of {result} are not finite{values}, and so is the loss"
+    if birth.earlier:
+        text += f", as in backward {birth.earlier}, which got such values behind a detach or no_grad"
+    return text
 
 
 def _find_optimiser(evidence: Evidence, birth: Birth) -> SteppedOptimiser | None:
