@@ -49,6 +49,7 @@ from .rule import (
     Edge,
     Gradients,
     Op,
+    Primitive,
     RuleLike,
     Wants,
     call_for,
@@ -334,6 +335,19 @@ def call_of(node: object) -> Call | None:
     state = getattr(node, "state", None)
     call = state[0] if type(state) is tuple else getattr(function_of(type(node)), "call", None)
     return call if isinstance(call, Call) else None  # another library's Function may have an attribute `call`
+
+
+def saved_inputs_of(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] | None:
+    """The call of a node of ours, and the inputs that it saved. None for a node of another primitive or with another residual, and if a
+    checkpoint refuses to unpack the inputs a second time.
+    """
+    call = call_of(node)
+    if call is None or call.primitive is not primitive or getattr(node, "state", (None, None))[1] is not INPUTS:
+        return None
+    try:
+        return call, _recall(node)
+    except RuntimeError:
+        return None
 
 
 def _forward_mode_error(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:

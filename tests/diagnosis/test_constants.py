@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import pseudograd as pg
 from pseudograd import diagnose
 from pseudograd.diagnosis.count.norms import spacing
 from pseudograd.diagnosis.count.sensitivity import Sensitivity
@@ -22,7 +23,7 @@ from pseudograd.diagnosis.records import Partly
 from pseudograd.listen.frames import NOWHERE
 from pseudograd.torch_table.forms import SPELLINGS
 
-from .checks import codes
+from .checks import codes, diagnosed
 
 # --- norms ------------------------------------------------------------------------------------------------------------
 
@@ -50,15 +51,7 @@ def test_a_gradient_vanishes_by_a_sum_of_falls(falls: Sequence[float], is_a_fall
 
 def _partly(dead: int, units: int, backwards: int = 3, chances: int = 128, **site: Any) -> Partly:
     cause: Any = SimpleNamespace(
-        **{
-            "is_own": False,
-            "op": "relu",
-            "family": "relu",
-            "cut_share": 1.0,
-            "elements": chances * units,
-            "where": "a.py:1",
-            **site,
-        }
+        **{"is_own": False, "op": "relu", "family": "relu", "cut_share": 1.0, "elements": chances * units, **site}
     )
     return Partly("weight", (units, 2), 2 * units, 2 * dead, units, dead, backwards, cause, False)
 
@@ -83,7 +76,7 @@ def test_three_quarters_of_enough_units_are_a_finding(partly: Partly, is_dead: b
     assert are_dead(partly) == is_dead
 
 
-@pytest.mark.parametrize(("count", "ends"), [(4, "is relu at a.py:1)"), (5, "is relu at a.py:1) and of 1 more")])
+@pytest.mark.parametrize(("count", "ends"), [(4, "of weight"), (5, "of weight and of 1 more")])
 def test_a_calm_line_has_four_parameters(count: int, ends: str) -> None:
     assert [len(calm_lines([_partly(dead, 100)])) for dead in (49, 50)] == [0, 1]  # for half of the entries
     (line,) = calm_lines([_partly(5, 7)] * count)
@@ -227,6 +220,20 @@ def test_a_share_is_a_finding_from_its_limit_on(
         with diagnose() as d:
             f(nn.Parameter(x)).sum().backward()
         assert (code in codes(d)) == (count == least)
+
+
+@pytest.mark.parametrize(("starving", "is_narrow"), [(9, False), (10, True)])
+def test_a_window_is_too_narrow_for_half_of_the_thresholds(starving: int, is_narrow: bool) -> None:
+    threshold = nn.Parameter(torch.full((20,), 0.3))
+    x = torch.full((5, 20), 0.3)
+    x[:, :starving] += torch.arange(1, starving + 1)
+    d = diagnosed(lambda: pg.jumprelu(x, threshold, bandwidth=0.01).square().sum(), times=3)
+    narrow = [finding for finding in d.findings if "too narrow" in finding.cause]
+    assert bool(narrow) == is_narrow
+    if is_narrow:
+        assert d.findings == narrow
+        # half of the distances are 0, the others 1 to 10: nine of ten thresholds are nearer than 8.1
+        assert "bandwidth=16 " in narrow[0].next_step
 
 
 @pytest.mark.parametrize(

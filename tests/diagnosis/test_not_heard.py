@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pseudograd.diagnosis import diagnose
-from pseudograd.diagnosis.count.recorder import Recorder
+from pseudograd.diagnosis.count.recorder import Recorder, _is_looked_at
 from pseudograd.torch_table.private import mode_stack
 
 from .checks import Heard
@@ -187,3 +187,7 @@ def test_a_parameter_that_had_a_gradient_in_the_closure_of_a_step_is_looked_at_n
     assert ([leaf.tensor() is unused for leaf in known.pending], known.steps) == ([True], 2)
     leaf = d._recorder.leaves.leaf_of(used)
     assert (bool(leaf.step_saw_gradient), bool(leaf.step_missed_gradient), leaf.is_stepped) == (True, False, True)
+
+
+def test_entries_are_looked_at_in_ever_fewer_backwards() -> None:
+    assert [backward for backward in range(1, 600) if _is_looked_at(backward)] == [3, 8, 32, 128, 512]

@@ -277,6 +277,6 @@ def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags
     leaf = Leaf(1, torch.nn.Parameter(torch.zeros(4)), Names(), 0)
     empty.add(torch.ones(0))
     leaf.add(torch.zeros(4))
-    assert (empty.had_gradient, leaf.had_gradient) == (False, False)
+    assert (empty.had_gradient, leaf.had_gradient, leaf.misses_many) == (False, False, False)
     table.add(torch.tensor([[1.0], [0.0]]).expand(2, 2**22))
-    assert (table.had_gradient, table.missing()) == (True, (2, 1, 2, 1))
+    assert (table.mask, table.had_gradient, table.missing()) == (None, True, (2, 1, 2, 1))

@@ -123,6 +123,8 @@ class Structural:
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
     is_final_cut: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
     is_recomputed: bool = field(default=False, repr=False)  # made by a forward that a backward pass runs again
+    # the lines that compare its value and choose by it
+    compared_at: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 # What the advice for a starving parameter depends on; "" for any other reason.
@@ -163,6 +165,10 @@ class Partly:
     is_looked_up: bool
     is_shard: bool = False  # a sharded parameter: the counts are of the shard of this process
     padding: int | None = None
+    # the sites at which its entries lose their gradient, and how
+    drops: tuple[tuple[Site, str], ...] = field(default=(), repr=False)
+    # the comparison of its own values, or the op with a threshold for them, that decides which entries the loss depends on
+    own_choice: Structural | Site | None = field(default=None, repr=False)
 
     @property
     def share(self) -> float:

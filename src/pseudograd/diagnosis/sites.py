@@ -86,6 +86,7 @@ def structural_of(cut: Cut, leaves: Leaves, is_deliberate: bool = False) -> Stru
         upstream=cut.upstream,
         is_final_cut=cut.is_final_cut,
         is_recomputed=cut.is_recomputed,
+        compared_at=frozenset(cut.compared_at),
     )
 
 
@@ -147,8 +148,6 @@ def _remedy(call: Call) -> str:
         return "pseudograd.pin_edge decides what passes here. Inside it, pseudograd.override can give this line alone another rule."
     if call.primitive.name.startswith("torch."):
         return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line."
-    if call.primitive.name == "jumprelu" and call.rule.name != TRUE_RULE:
-        return "Print how far x lies from the thresholds: a larger bandwidth reaches more of them."
     if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:
         return f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside"
     return ""

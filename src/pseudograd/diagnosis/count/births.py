@@ -17,7 +17,8 @@ from torch import Tensor
 from ...listen import nodes
 from ...listen.nodes import GraphNode
 from ...torch_table.private import input_metadata, saved, saved_names
-from .graph_shapes import MATRIX_PRODUCTS, op_of
+from .drops import MATRIX_PRODUCTS
+from .graph_shapes import op_of
 from .leaf import has_numbers
 
 if TYPE_CHECKING:

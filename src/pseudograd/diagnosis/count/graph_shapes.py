@@ -14,7 +14,6 @@ from ...torch_table.forms import form_of_node
 from .leaf import Leaf, has_numbers
 from .leaves import Leaves
 
-MATRIX_PRODUCTS = ("Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Convolution")
 # The inputs that these nodes multiply with each other; their other inputs are added.
 _FIRST_TWO = (
     "Mul Mm Bmm Mv Dot Convolution Linear NativeLayerNorm NativeGroupNorm NativeBatchNorm CudnnBatchNorm FusedRmsNorm"

@@ -46,6 +46,7 @@ _LINEAR, _SCALING = frozenset(_NAMES_OF_LINEAR.split()), frozenset(_NAMES_OF_SCA
 _IN_PLACE = ("__setitem__", "__iadd__", "__imul__", "__isub__", "__itruediv__")
 _ORDERS = ("eq", "ne", "gt", "ge", "lt", "le")
 _COMPARISONS = (*_ORDERS, *(f"__{name}__" for name in _ORDERS), "isclose")
+SELECTIONS = ("topk", "argsort", "sort", "kthvalue")
 _KINDS_OF_DETACH = (".detach()", ".data")  # they hand out the value as it is
 _FUNCTIONS_THAT_DETACH = ("detach", "detach_", ".data", "tensor", "new_tensor")
 WITHOUT_GRAD = " under no_grad"
@@ -85,6 +86,8 @@ class Cut:
         self.bits = 0b11 << bit
         self.calls = 0
         self.is_final_cut = self.is_recomputed = False
+        # Lines where the result of a comparison with its value meets a tensor that learns.
+        self.compared_at: set[str] = set()
         self.cut_again_at: set[str] = set()  # lines that detach its value once more, or hand it out of torch
         self.upstream = 0
         self.reaches_loss: bool | None = False
@@ -119,6 +122,7 @@ class Influence:
         # The bits of constant terms: a value has such a bit if it depends on the sum by linear functions alone.
         self._term_bits = 0
         self._clamp_bits = 0  # of `Followed` values
+        self._compared_bits = 0  # of cuts whose value a comparison makes or reads
         self._direct_bits = self._direct_bits_of_no_grad = 0  # of all cuts, and of those under no_grad alone
         self._leaves, self._locations = leaves, locations
         self._detached = Marks()  # the leaves upstream of the tensor from which a tensor was detached
@@ -174,6 +178,8 @@ class Influence:
         inputs = [value for value in values if isinstance(value, Tensor)]
         if is_itself or not (may_have_graph and _computes_only(func) and all(map(_is_continuous, inputs))):
             return False
+        if marks & self._compared_bits:
+            return False
         learning = sum(tensor.requires_grad for tensor in inputs)
         if marks & self._term_bits and not _is_linear(_name_of(func) or "", learning):
             marks &= ~self._term_bits
@@ -199,10 +205,7 @@ class Influence:
             if name == ".data" and isinstance(result, Tensor):
                 self._note_origin(result, inputs[0])
             return
-        if direct and (name in _FUNCTIONS_THAT_DETACH or name in _EXITS):
-            line = file_and_line(self._locations.here().call)
-            for cut in self._cuts_among(direct):
-                cut.cut_again_at.add(line)
+        self._note_reading(name, marks, direct, bool(learning))
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
         if name in _FUNCTIONS_THAT_DETACH:
@@ -226,6 +229,20 @@ class Influence:
             bits = marks if tensor.requires_grad and is_linear else marks & ~self._term_bits
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~direct)
 
+    def _note_reading(self, name: str, marks: int, direct: int, learns: bool) -> None:
+        """Note at the cuts of these marks if their value is compared here, meets a tensor that learns, or is cut off once more."""
+        if name in _COMPARISONS and marks:
+            for cut in self._cuts_among(marks):
+                self._compared_bits |= cut.bits
+        elif learns and marks & self._compared_bits:
+            line = file_and_line(self._locations.here().call)
+            for cut in self._cuts_among(marks & self._compared_bits):
+                cut.compared_at.add(line)
+        if direct and (name in _FUNCTIONS_THAT_DETACH or name in _EXITS):
+            line = file_and_line(self._locations.here().call)
+            for cut in self._cuts_among(direct):
+                cut.cut_again_at.add(line)
+
     def _marks_of(self, tensors: Iterable[Tensor]) -> int:
         return reduce(or_, map(self._marks.get, tensors), 0) if self._marks.all else 0
 
@@ -242,7 +259,7 @@ class Influence:
                 self._local.hidden = getattr(self._local, "hidden", 0) | self._leaves.upstream_of(tensor)
         elif new:
             kind = _kind(name, len(new) < len(outputs))
-            bits = self._cut(kind, learning)
+            bits = self._cut(kind, learning, is_compared=name in _COMPARISONS)
             for tensor in new:
                 self._marks.add(tensor, bits)
                 if kind in _KINDS_OF_DETACH:
@@ -290,7 +307,9 @@ class Influence:
             kind = f".{name}()" if not name.startswith("_") else f"{name.strip('_')}()"
             self._cut(kind, learning, upstream, is_exit=True)
 
-    def _cut(self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False) -> int:
+    def _cut(
+        self, kind: str, learning: list[Tensor], upstream: int = 0, is_exit: bool = False, is_compared: bool = False
+    ) -> int:
         """Note a cut at this location of the program. Returns its mark."""
         location = self._locations.here()
         cut = self.cuts.get((kind, location))
@@ -307,6 +326,8 @@ class Influence:
         cut.upstream |= upstream
         for tensor in learning:
             cut.upstream |= self._leaves.upstream_of(tensor)
+        if is_compared or (cut.upstream.bit_count() == 1 and any(name in kind for name in SELECTIONS)):
+            self._compared_bits |= cut.bits
         return cut.bits
 
     def note_sum(self, args: Arguments, result: object) -> None:

@@ -28,6 +28,7 @@ from .norms import Sizes, is_power_of_two
 
 # A mask costs a byte for each entry. In a tensor with more entries than this, each row counts as one entry.
 _MOST_SINGLE_ENTRIES = 2**22
+_LARGEST_TABLE = 2**18  # entries; in a larger lookup table, nobody searches for the op that drops some gradients
 MOST_IN_WARM_UP = 10  # backwards in a row for which a scaler may skip the step, until its scale fits
 _HAS_DISTRIBUTED = torch.distributed.is_available()
 Key = TypeVar("Key")
@@ -82,7 +83,9 @@ class Entries:
         self._is_detailed = is_detailed
         self._had_gradient = EverTrue()  # did any gradient differ from 0?
         self._mask: Tensor | None = None
-        self._is_read = False  # was the mask read since the last gradient?
+        self._counts_rows = False  # does the mask have one entry for each row?
+        # The number of entries that had a gradient; None if the mask was not read since the last gradient.
+        self._count: int | None = None
         self._missing: Missing | None = None  # of a parameter that is gone
 
     def add(self, grad: Tensor) -> None:
@@ -90,14 +93,14 @@ class Entries:
         if self.is_complete or not grad.numel():
             return
         self.looks += 1
-        self._is_read = False
+        self._count = None
         if grad.layout is not torch.strided or not self._is_detailed:
             self._had_gradient.add_nonzero(grad)
             return
         is_large = grad.numel() > _MOST_SINGLE_ENTRIES and grad.dim() > 1
         nonzero = grad.flatten(1).any(1) if is_large else grad != 0  # of a large tensor by row
         if self._mask is None:
-            self._mask = nonzero
+            self._mask, self._counts_rows = nonzero, nonzero.shape != grad.shape
         elif self._mask.shape == nonzero.shape:
             self._mask |= nonzero
         else:  # the shape changed, so the mask says nothing any more
@@ -122,14 +125,20 @@ class Entries:
     def unread_mask(self) -> Tensor | None:
         """The mask, if it lies on a device and was not read since the last gradient."""
         mask = self._mask
-        return None if mask is None or mask.is_cpu or self._is_read else mask
+        return None if mask is None or mask.is_cpu or self._count is not None else mask
 
     def note_count(self, count: int) -> None:
         """count: the number of entries that ever had a gradient, as read from the mask."""
-        self._is_read = True
+        self._count = count
         self._had_gradient.add(count > 0)
         if self._mask is not None and count == self._mask.numel():
             self.drop()
+
+    def count_with_gradient(self) -> int:
+        """The number of entries of the mask that ever had a gradient. Waits for the device if the mask was not read yet."""
+        if self._count is None and self._mask is not None:
+            return int(torch.count_nonzero(self._mask))
+        return self._count or 0
 
     def drop(self) -> None:
         """Count the tensor as complete: some gradient arrived, and nothing more can be known."""
@@ -148,6 +157,11 @@ class Entries:
         if self._had_gradient.is_certain or self._mask is None:
             return bool(self._had_gradient)
         return bool(self._mask.any())
+
+    @property
+    def mask(self) -> Tensor | None:
+        """Which entries ever had a gradient; None if every entry had one, or no mask of single entries exists."""
+        return None if self._counts_rows else self._mask
 
     def missing(self) -> Missing | None:
         """The counts of missing entries; None if every entry had a gradient or no mask exists."""
@@ -229,6 +243,17 @@ class Leaf:
     def place(self) -> str:
         """Its place in a list or dict of the program, such as "weights[0]"; "" if it is in none."""
         return self.variable if self.variable and "[" in self.variable else ""
+
+    @property
+    def misses_many(self) -> bool:
+        """Are so many entries missing that a search for the line that drops them is worth it?"""
+        mask = self.entries.mask
+        if mask is None or is_recorded(mask):  # the values of a CUDA graph cannot be read
+            return False
+        entries = mask.numel()
+        if self.is_looked_up:
+            return entries <= _LARGEST_TABLE and self.entries.count_with_gradient() > 0
+        return 0 < self.entries.count_with_gradient() <= entries / 2
 
     @property
     def _awaits_step(self) -> bool:

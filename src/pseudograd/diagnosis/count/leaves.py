@@ -28,9 +28,11 @@ _MOST_NAMELESS = 4096
 _MOST_WITHOUT_VARIABLE = 64  # leaves without a name for which the next search looks again
 _SEARCHES_OF_EACH_STEP = 32  # so many steps search for names; later ones ever less often
 _MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step
-# Nodes that look rows up by an index, so that the others get no gradient.
+# Nodes that read some entries of a tensor, so that the others get no gradient. _TABLES: those that look rows up by an index.
 _TABLES = "Embedding EmbeddingBag Index IndexSelect Gather Take"
 _TABLE_NODES = frozenset(f"{name}Backward0" for name in _TABLES.split())
+_PARTS = "Select Slice MaskedSelect Diagonal Triu Tril Topk Max Min Kthvalue Median Amax Amin MaxPool2DWithIndices"
+LOOKUPS = _TABLE_NODES | {f"{name}Backward0" for name in _PARTS.split()}
 _FUNCTION_NODE: type = torch.autograd.function.BackwardCFunction
 
 
@@ -256,6 +258,10 @@ class Leaves:
                 leaf.tensor = weakref.ref(tensor)
 
         return restore
+
+    def find_partial(self) -> int:
+        """The set of parameters that are looked up, or that miss a gradient for half of their entries. Waits for the device."""
+        return sum(1 << bit for bit, leaf in self if leaf.entries.mask is not None and leaf.misses_many)
 
     # --- sets ---------------------------------------------------------------------------------------------------------
 

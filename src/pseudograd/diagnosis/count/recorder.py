@@ -33,6 +33,7 @@ from ...torch_table.private import (
     dispatch_modes,
     node_number,
     number_of,
+    saved_tensors_hooks,
     transforms_are_active,
     without_torch_function,
 )
@@ -40,7 +41,7 @@ from ...torch_table.records import Arguments, Function, Keywords, Spelling
 from .influence import SUMS, Influence, tensors_in
 from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
-from .norms import Losses
+from .norms import Losses, is_power_of_two
 from .optimisers import Optimisers
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class Recorder(Subscriber):
         self.nonfinite: Nonfinite | None = None  # None as long as all gradients and losses are finite
         self.handles: list[torch.utils.hooks.RemovableHandle] = []  # of our hooks of leaves
         self.suspects = 0  # the set of leaves that have got only zeros
+        # In a backward that is looked at: the set of leaves of which some entries have got only zeros.
+        self.partial_suspects = 0
         # Nodes of these ops get no hook, except while `attaches_all`.
         self.skipped_ops = _PASSING_AT_FIRST if is_full else _PASSING
         self.attaches_all = False
@@ -201,6 +204,8 @@ class Recorder(Subscriber):
             return
         tally = self._tally(name, location)
         tally.note_node(node, self._local.thread.function)
+        if self.partial_suspects and location is not NOWHERE:
+            self.zeros.drops.begin(node, saved_tensors_hooks(True) is None)
         self._attach_hook(node, tally, name in _PASSING)
 
     def _attach_hook(self, node: GraphNode, tally: Tally, is_passing: bool = False) -> None:
@@ -339,8 +344,11 @@ class Recorder(Subscriber):
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:
         """A node ran, and so did the hooks of the program on it."""
+        node = current_node()
         if self.suspects:
-            self.zeros.look(current_node(), leaving, arriving, self.suspects)
+            self.zeros.look(node, leaving, arriving, self.suspects)
+        if self.partial_suspects:
+            self.zeros.drops.look(node, leaving, arriving, self.partial_suspects)
 
     @quiet("the gradient of a parameter")
     def _count_arrival(self, leaf: Leaf, is_itself: bool, grads: Gradients) -> None:
@@ -465,7 +473,7 @@ class Recorder(Subscriber):
                 location = location or self.locations.here()  # once for all nodes of the call
                 self._attach(node, location)
                 tally = self.tally_of(node)
-                if tally is not None and nodes.has_one_name(kind) and not self.attaches_all:
+                if tally is not None and nodes.has_one_name(kind) and not (self.attaches_all or self.partial_suspects):
                     tallies[kind] = tally
 
     @harmless("a custom Function")
@@ -555,7 +563,7 @@ class Recorder(Subscriber):
             self.reached |= behind.get(start, 0) if start is not None else 0
         if self.line_losses is not None and starts[0] is not None:
             self.line_losses.leaves |= behind.get(starts[0], 0)
-        name_of, suspects, expect = nodes.name_of, self.suspects, self.arrivals.expect
+        name_of, suspects, expect = nodes.name_of, self.suspects | self.partial_suspects, self.arrivals.expect
         is_first = self.backwards == 1 if self.line_losses is None else self.line_losses.count == 1
         looks = is_first or self._sums_in_half
         key, upstream_key, passing = self.key, self.leaves.key, set() if suspects or looks else self._passing_classes
@@ -702,7 +710,8 @@ class Recorder(Subscriber):
                 self._find_nonfinite().end()
             if "clamps" in vars(self):
                 self.clamps.end_step(self._ran_at)
-            self.leaves.end_backward(self.backwards, self.backwards <= LAST_NEW_SUSPECT)
+            is_last = _is_looked_at(self.backwards + 1)
+            self.leaves.end_backward(self.backwards, self.backwards <= LAST_NEW_SUSPECT or is_last)
             self.optimisers.begin_watch()
             if self.backwards <= LAST_NEW_SUSPECT:
                 self.suspects = sum(1 << bit for bit, leaf in self.leaves if leaf.gradients and not leaf.had_gradient)
@@ -710,10 +719,13 @@ class Recorder(Subscriber):
                     from .graph_shapes import note_zero_factors  # few leaves wait for a factor
 
                     note_zero_factors(nodes.starts(roots), self.suspects, self.leaves)
+            if self.partial_suspects:
+                self.zeros.drops.end()
+            self.partial_suspects = self.leaves.find_partial() if is_last else 0
             has_unplaced = self.nonfinite is not None and self.nonfinite.has_unplaced
             if not (self.is_full and (self._sums_in_half or self.backwards < LAST_NEW_SUSPECT)):
                 self.skipped_ops = _PASSING
-            self.attaches_all = bool(self.suspects) or has_unplaced
+            self.attaches_all = bool(self.suspects or self.partial_suspects) or has_unplaced
         if self.after_backward is not None:
             self.after_backward(self.backwards, self.loss)
 
@@ -721,6 +733,11 @@ class Recorder(Subscriber):
 def _are_finite(leaving: Gradients) -> bool:
     with without_torch_function():
         return are_finite(leaving)
+
+
+def _is_looked_at(backward: int) -> bool:
+    """Does this backward look for the lines where entries lose their gradient? The third does, then ever fewer: 8, 32, 128."""
+    return backward == 3 or (backward > 3 and is_power_of_two(backward) and not backward.bit_length() & 1)
 
 
 class _InBackward(Listener):

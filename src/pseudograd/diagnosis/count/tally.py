@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...engine import call_of
+from ...engine import call_of, saved_inputs_of
 from ...kernels.native import counts as kernel
 from ...listen.frames import NOWHERE, Location
 from ...listen.nodes import GraphNode, node_of
+from ...ops.jump import JUMPRELU
+from ...ops.steps import SLOPES
 from ...rewrite.entered_contexts import NO_FAMILY, families_left_to_torch
 from ...rule import Call
 from ...torch_table import forms as torch_forms
-from ...torch_table.private import base_of, current_node, function_of, is_batched, is_view, is_wrapped, saved
+from ...torch_table.private import base_of, current_node, function_of, is_batched, is_view, is_wrapped, physical, saved
 from ...torch_table.records import Form
 from .grads import (
     COUNTS,
@@ -43,6 +45,7 @@ from .norms import Facts, is_power_of_two
 
 if TYPE_CHECKING:
     from .on_device import Rows
+    from .windows import Windows
 
 _KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
 # Ops that neither move nor mix elements, so that positions tell what is cut. For speed alone.
@@ -97,6 +100,7 @@ class Tally:
         self.zeroed = self.passed = 0
         self.reader: Tally | None = None  # the op from which the last gradient came
         self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
+        self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
         # Each call is added to the sums of the kernel in C, to those of its device, or to those of `grads.count`.
         self._kernel: kernel.Sums | None = None
         self._rows: dict[torch.device, Rows] = {}
@@ -158,10 +162,8 @@ class Tally:
             for (other, _), grad in zip(node.next_functions, leaving, strict=False):
                 if grad is None and other is not None:
                     self.withheld |= leaves.upstream(other)
-        if node is not None and self.op == OWN_NODE and len(self.library_calls) < _MOST_CALLS:
-            call = call_of(node)
-            if call is not None:
-                self.library_calls.setdefault(call.spec, call)
+        if node is not None and self.op == OWN_NODE:
+            self._note_own_call(node, leaving)
         if self.op == SLICE_NODE:
             leaving, arriving, form_of_part = read_slice(node, leaving, arriving)
         if is_first:
@@ -283,6 +285,24 @@ class Tally:
         with _lock:
             for name, value in sums.items():
                 self._sums[name] = self._sums[name] + value if name in self._sums else value
+
+    def _note_own_call(self, node: GraphNode, leaving: Gradients) -> None:
+        """Note the rule of an op of this library, and the window of a jumprelu whose threshold gets a gradient."""
+        call = call_of(node)
+        if call is not None and len(self.library_calls) < _MOST_CALLS:
+            self.library_calls.setdefault(call.spec, call)
+        read = saved_inputs_of(node, JUMPRELU) if self._is_full else None
+        if read is None or len(leaving) != 2 or leaving[1] is None:
+            return
+        call, (x, threshold, bandwidth, _) = read
+        if call.rule.name in SLOPES and x.numel():
+            from .windows import Windows  # few programs have such a jumprelu
+
+            # one line may serve several layers
+            source = self._program_leaves.upstream(node.next_functions[1][0])
+            x, threshold, grad = (physical(value).detach() for value in (x, threshold, leaving[1]))
+            window = self.windows.setdefault(source, Windows(threshold))
+            window.add(x, threshold, bandwidth, grad)
 
     def eras(self) -> dict[str, float]:
         """The share that each era of torch passes exactly at the bound; empty for an op without eras, or where it is pinned."""

@@ -11,15 +11,14 @@ from typing import NamedTuple
 
 from ...listen.nodes import GraphNode
 from ..records import Reason, Site
+from .drops import PRODUCTS, Drops
 from .grads import Gradients, are_readable
-from .graph_shapes import MATRIX_PRODUCTS
 from .leaf import is_nonzero
 from .leaves import Leaves
 from .tally import Tally
 
 _NODES_LOOKED_AT = 16  # in the search for the op that made the other factor
 _CHOICES = ("Where", "Maximum", "Minimum", "Fmax", "Fmin")
-_PRODUCTS = ("Mul", "Prod", "Linear", *MATRIX_PRODUCTS)
 _JOINS = ("Stack", "Cat")  # the op that reads their result decides which of their inputs gets zeros
 
 
@@ -40,6 +39,7 @@ class Zeros:
     def __init__(self, leaves: Leaves, key: str, passing: frozenset[str]) -> None:
         self._leaves, self._key, self._passing = leaves, key, passing
         self._begun = f"{key}: zeros"
+        self.drops = Drops(leaves, key)
         # By the tally of an op that handed zeros on: the tallies of its other inputs.
         self._factors: dict[Tally, set[Tally]] = {}
 
@@ -89,7 +89,7 @@ class Zeros:
             if not tally.zeroed & leaf_set or tally.passed & leaf_set:
                 continue
             lines = {(factor.where, factor.expression) for factor in map(site_of, factors)}
-            for site in sites if tally.op.startswith(_PRODUCTS) else ():
+            for site in sites if tally.op.startswith(PRODUCTS) else ():
                 if (site.where, site.expression) in lines and site.arrived and site.cut == site.arrived:
                     return MakerOfZeros(site, f"it is multiplied with what {site.op} gives, which is 0 everywhere", "")
             if tally.op.startswith(_JOINS) and tally.reader is not None:
@@ -102,7 +102,7 @@ class Zeros:
                 why = ": it never chooses a value of this parameter"
             elif "Copy" in tally.op:
                 why = ": its values are overwritten"
-            elif tally.op.startswith(_PRODUCTS):
+            elif tally.op.startswith(PRODUCTS):
                 why, reason = ": its other factor is 0, or what arrives adds up to 0", "adds up to 0"
             return MakerOfZeros(site, f"{site.op} hands it zeros alone{why}", reason)
         return None

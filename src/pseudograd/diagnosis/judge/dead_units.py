@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..records import Partly
+from ...wording import listed
+from ..count.drops import READS_OTHERS
+from ..records import Partly, Site
 
 # A share of the units. Ten linear layers with torch's initialisation, each followed by a relu and no norm, have up to 0.72 dead units in
 # the first ten steps, and still learn. With He's initialisation or a norm the share is at most 0.35.
@@ -40,15 +42,28 @@ def group_dead(partly: Iterable[Partly]) -> list[list[Partly]]:
     return list(groups.values())
 
 
+def are_chosen_out(partly: Partly) -> bool:
+    """Does an op drop most entries, chosen by the parameter's own values alone? These entries cannot come back."""
+    if partly.own_choice is None or are_dead(partly) or not partly.drops:
+        return False
+    if partly.drops[0][0].family in _SATURATE and not isinstance(partly.own_choice, Site):
+        return False
+    is_most = partly.without / partly.entries >= _LISTED_SHARE
+    return is_most and partly.units >= _LEAST_UNITS and partly.backwards >= _LEAST_BACKWARDS
+
+
 def calm_lines(partly: Sequence[Partly]) -> list[str]:
-    """At most two lines: rows of tables that were not looked up or got zeros; other entries without a gradient."""
-    tables = [row for row in partly if row.is_looked_up]
-    others = [row for row in partly if not (row.is_looked_up or are_dead(row))]
+    """At most three lines: rows that no batch looked up; rows that were not looked up or got zeros; other entries without a gradient."""
+    tables = [row for row in partly if row.is_looked_up and not are_chosen_out(row)]
+    measured = [row for row in tables if row.drops and row.drops[0][1] == READS_OTHERS]
+    unsure = [row for row in tables if not row.drops]
+    others = [row for row in partly if not (row in measured or row in unsure or are_dead(row) or are_chosen_out(row))]
     others = [row for row in others if row.without / row.entries >= _LISTED_SHARE]
     lines = []
-    if tables:
-        or_padding = " or padding" if any(row.padding is not None for row in tables) else ""
-        lines.append(f"not looked up{or_padding} or 0 by value, and without a gradient: {_list(tables, True)}")
+    for rows, zero in ((measured, ""), (unsure, " or 0 by value")):
+        if rows:
+            or_padding = " or padding" if any(row.padding is not None for row in rows) else ""
+            lines.append(f"not looked up{or_padding}{zero}, and without a gradient: {_list(rows, True)}")
     if others:
         lines.append(f"without a gradient in part, no finding: {_list(others, False)}")
     return lines
@@ -61,8 +76,8 @@ def _list(partly: Sequence[Partly], are_rows: bool) -> str:
         if are_rows and row.dead_units:
             without, total, noun = row.dead_units, row.units, "rows"
         why = "" if row.padding is None else f" (row {row.padding} is its padding)"
-        if row.cause is not None and not are_rows:
-            why += f" (the nearest cut is {row.cause.op} at {row.cause.where})"
+        if row.drops and not are_rows:
+            why += f" ({listed([f'{site.op} at {site.where} {how}' for site, how in row.drops[:2]])})"
         texts.append(f"{without:,} of {total:,} {noun} of {row.parameter}{why}")
     more = f" and of {len(partly) - _LISTED} more" if len(partly) > _LISTED else ""
     return ", ".join(texts) + more

@@ -33,6 +33,7 @@ _NOT_WANTED = "get no gradient: every backward is an autograd.grad with respect 
 _CANCELLED = "get only zeros, although the weight of the layer gets a gradient: those of the layer's output add up to 0"
 _NOT_GIVEN = "are not part of the given model, and got no gradient"
 _STARTS_AT_0 = "get only zeros as long as a parameter that multiplies them is 0, as in the first step of a LoRA"
+_THRESHOLDS = ("threshold", "hardshrink", "softshrink", "maximum", "minimum", "fmax", "fmin")
 _ADD_A_BIAS = ("addmm", "convolution", "linear")
 
 
@@ -291,6 +292,11 @@ class Starving:
                 continue
             missing = leaf.entries.missing()
             if missing is not None:
+                drops = [(site_of(drop.tally), drop.how) for drop in self._recorder.zeros.drops.of(1 << bit)]
+                are_rows = (
+                    len(leaf.shape) > 1 and missing.without * missing.units == missing.dead_units * missing.entries
+                )
+                is_in_rows = are_rows and bool(drops) and drops[0][0].elements != drops[0][0].calls * missing.entries
                 yield Partly(
                     leaf.name,
                     leaf.shape,
@@ -300,7 +306,18 @@ class Starving:
                     is_looked_up=leaf.is_looked_up,
                     is_shard=leaf.has_whole,
                     padding=leaf.padding,
+                    drops=tuple(drops),
+                    own_choice=self._own_choice(1 << bit, drops[0][0], is_in_rows) if drops else None,
                 )
+
+    def _own_choice(self, mask: int, site: Site, is_in_rows: bool) -> Structural | Site | None:
+        """A comparison of values that depend on this leaf, if its result decides what happens at this op; or the op, if it has a threshold.
+
+        is_in_rows: are whole rows without a gradient, as where a product with data lies in front of the op?
+        """
+        if site.upstream == mask and not is_in_rows and (site.family == "relu" or site.op in _THRESHOLDS):
+            return site
+        return next((cut for cut in self._cuts(mask) if cut.reaches_loss and site.where in cut.compared_at), None)
 
     def _cause_of_dead_units(self, mask: int, leaf: Leaf, missing: Missing) -> Site | None:
         """The op that may cause the dead units of a leaf: the Function that has the leaf as an input, else the nearest op that cuts.

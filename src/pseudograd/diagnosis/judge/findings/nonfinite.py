@@ -13,7 +13,7 @@ import torch
 
 from ....listen.frames import NOWHERE
 from ....wording import counted, shortened
-from ...count.graph_shapes import MATRIX_PRODUCTS
+from ...count.drops import MATRIX_PRODUCTS
 from ...count.leaf import MOST_IN_WARM_UP, Leaf
 from ...records import Finding
 from ...sites import expression_at

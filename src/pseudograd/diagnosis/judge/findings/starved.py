@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from ....listen.frames import file_and_line
 from ....torch_table.private import hooks_after_accumulation, hooks_of
 from ....wording import counted, percent, shortened
-from ...count.influence import NEEDS_NOTHING, WITHOUT_GRAD
+from ...count.influence import NEEDS_NOTHING, SELECTIONS, WITHOUT_GRAD
 from ...count.leaf import Leaf
 from ...records import Finding, Partly, Site, Starved, Structural
 from ...sites import expression_at
 from .. import advice
-from ..dead_units import group_dead
+from ..dead_units import are_chosen_out, group_dead
 from ..starving import ZEROED
 from ..statements import Place, find_attribute
 from .edge import is_cut_by_its_era, passing_era, step_behind
@@ -28,9 +29,40 @@ _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    yield from _dead_units(evidence.partly, evidence)
-    reported = find_replaced(evidence)
+    """The findings. A parameter that is the threshold of a jumprelu with a narrow window is in the finding about the window only."""
+    windows = [leaves for tally in evidence.tallies for leaves, window in tally.windows.items() if window.is_narrow]
+    single = [evidence.leaves.unpack(leaves) for leaves in windows if leaves.bit_count() <= 1]
+    narrow = {leaf.name for leaves in single for leaf in leaves}
+    yield from _narrow_windows(evidence)
+    partly = [record for record in evidence.partly if record.parameter not in narrow]
+    yield from _dead_units(partly, evidence)
+    yield from _chosen_out(partly, evidence)
+    reported = narrow | find_replaced(evidence)
     yield from _parameters(evidence, [record for record in evidence.starved if record.parameter not in reported])
+
+
+def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
+    """A jumprelu whose window holds no x for most of its thresholds."""
+    for tally in evidence.tallies:
+        for leaves, window in tally.windows.items():
+            names = [leaf.name for leaf in evidence.leaves.unpack(leaves)]
+            if not window.is_narrow or evidence.deliberate.parameter(*names):
+                continue
+            share = window.starving / window.thresholds
+            whose = f" of {names[0]}" if len(names) == 1 else ""
+            passes = "the one backward" if window.calls == 1 else f"any of {window.calls:,} backward calls"
+            yield KIND.call_finding(
+                tally.location,
+                f"{window.starving:,} of {window.thresholds:,} thresholds{whose} ({percent(share)}) got no gradient in {passes}; half of "
+                f"these never had an x nearer than {window.distance:.3g}",
+                f"the window of jumprelu is too narrow for how far x lies from the thresholds: bandwidth={window.bandwidth:g}",
+                f"bandwidth={window.wider:.2g}  # with it, nine of ten thresholds would have had an x in their window"
+                if math.isfinite(window.wider)
+                else "Compare the range of x with the thresholds: one of ten or more is infinite.",
+                share=share,
+                module=tally.location.module,
+                is_muted=evidence.deliberate.location(tally.location),
+            )
 
 
 def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Finding]:
@@ -158,6 +190,28 @@ def _dead_units(partly: Sequence[Partly], evidence: Evidence) -> Iterator[Findin
             f"they stand where the slope of {site.op} is 0, for everything that was put in",
             advice.advise(site, evidence),
             first.share,
+        )
+
+
+def _chosen_out(partly: Sequence[Partly], evidence: Evidence) -> Iterator[Finding]:
+    """A finding for each parameter that loses most of its entries by its own values."""
+    for record in filter(are_chosen_out, partly):
+        choice, (site, how) = record.own_choice, record.drops[0]
+        assert choice is not None, "are chosen out"
+        advised, why = advice.REPLACE_GRAD, how
+        if isinstance(choice, Site):
+            why += f": nothing but {record.parameter} decides what is 0 there"
+            advised = advice.advise(site, evidence) if site.family == "relu" else advised
+        else:
+            chooser = next((name for name in SELECTIONS if name in choice.kind), "a comparison")
+            why += f", as {chooser} of what comes from {record.parameter} decides ({choice.where})"
+        yield KIND.site_finding(
+            site,
+            f"{percent(record.without / record.entries)} of {record.parameter} ({record.without:,} of {record.entries:,} entries) got no "
+            f"gradient in any of {record.backwards:,} backwards",
+            f"{site.op} {why}",
+            f"{advised.removesuffix('.')}; {_NO_MARGIN if site.is_loss_term else 'leave it if the choice is meant'}",
+            record.without / record.entries,
         )
 
 
