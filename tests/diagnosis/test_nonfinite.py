@@ -23,7 +23,7 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.tell.text import head
 
 from ..choices import folded, slow_but
-from .checks import codes, diagnosed, make_function, only
+from .checks import codes, define, diagnosed, make_function, only
 from .trainers import Parts, steps
 
 # --- the next step, pasted ----------------------------------------------------------------------------------------------
@@ -141,10 +141,9 @@ def test_the_line_of_the_next_step_keeps_a_value_that_the_loss_uses(tmp_path: Pa
 
 
 def _next_step(line: str, p: nn.Parameter, folder: Path, grad: Tensor | None = None) -> str:
-    file, program = folder / "line.py", f"y = {line}\ny.backward(torch.ones_like(y) if grad is None else grad)\n"
-    file.write_text(program, encoding="utf-8")
+    body = f"y = {line}\ny.backward(torch.ones_like(y) if grad is None else grad)"
     with diagnose() as d:
-        exec(compile(program, file, "exec"), {"torch": torch, "p": p, "grad": grad})
+        define(body, folder / "line.py", "", torch=torch, p=p, grad=grad)()
     finding = only(d, "nonfinite")
     return f"{finding.cause}; {finding.next_step} of {finding.expression}"
 
@@ -315,16 +314,12 @@ _SOURCES = {
 
 def _diagnose_source(name: str, folder: Path, count: int) -> tuple[Diagnosis, str]:
     """After so many steps; and the expression to blame."""
-    source, file = _SOURCES[name][0], folder / "loss.py"
-    file.write_text(re.sub("[«»]", "", f"def loss(net, x):\n    return {source}\n"), encoding="utf-8")
-    space = {"torch": torch, "functional": functional, "checkpoint": checkpoint, "inf": math.inf, "nan": math.nan}
-    space |= {
-        "Infinite": make_function("Infinite", lambda ctx, x: x.clone(), lambda ctx, grad: grad / 0),
-        "broken": _BROKEN,
-    }
-    exec(compile(file.read_text(encoding="utf-8"), file, "exec"), space)
+    source, names = _SOURCES[name][0], {"functional": functional, "checkpoint": checkpoint, "broken": _BROKEN}
+    infinite = make_function("Infinite", lambda ctx, x: x.clone(), lambda ctx, grad: grad / 0)
+    names |= {"torch": torch, "inf": math.inf, "nan": math.nan, "Infinite": infinite}
+    loss = define(f"return {re.sub('[«»]', '', source)}", folder / "loss.py", "net, x", **names)
     net, x = nn.Linear(4, 8), torch.randn(16, 4)
-    d = steps(net, lambda: space["loss"](net, x), count, torch.optim.SGD(net.parameters(), 0.1))
+    d = steps(net, lambda: loss(net, x), count, torch.optim.SGD(net.parameters(), 0.1))
     return d, source.partition("«")[2].partition("»")[0]
 
 
