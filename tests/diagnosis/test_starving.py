@@ -471,7 +471,11 @@ def test_a_cut_in_a_checkpoint_that_ends_with_an_error_has_its_line() -> None:
     assert finding.next_step.startswith("pseudograd.replace_grad(")
 
 
-@pytest.mark.parametrize("choice", [Tensor.argmax, torch.isfinite, lambda h: h > 0, torch.histc], ids=str)
+@pytest.mark.parametrize(
+    "choice",
+    [Tensor.argmax, torch.isfinite, lambda h: h > 0, torch.histc],
+    ids=["argmax", "isfinite", "comparison", "histc"],
+)
 def test_the_advice_at_a_choice_works_with_two_tensors(choice: Callable[[Tensor], Tensor]) -> None:
     layer, head = nn.Linear(4, 4), nn.Parameter(torch.ones(()))
     d = diagnosed(lambda: (choice(layer(x())).float() * head).sum(), layer)
