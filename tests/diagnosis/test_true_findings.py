@@ -29,7 +29,7 @@ from pseudograd.wording import percent
 
 from ..choices import one_in
 from . import trainers
-from .checks import codes, diagnosed, follow, line_of, only, site_of, starved
+from .checks import codes, define, diagnosed, follow, line_of, only, site_of, starved
 from .trainers import steps
 
 # --- dead: nothing leaves at all ---------------------------------------------------------------------------------------
@@ -533,11 +533,8 @@ def test_no_override_is_advised_that_reaches_nothing() -> None:
 
 
 def test_the_page_s_placeholders_are_data_where_a_program_holds_them(tmp_path: Path) -> None:
-    file = tmp_path / "program.py"
-    file.write_text("def f(w):\n    # %TEXT% and %DATA%\n    return w.clamp(-1, 1).sum()\n")
-    space: dict[str, Callable[[Tensor], Tensor]] = {}
-    exec(compile(file.read_text(), str(file), "exec"), space)
-    d = diagnosed(lambda: space["f"](nn.Parameter(torch.full((4,), 5.0))))
+    loss = define("# %TEXT% and %DATA%\nreturn w.clamp(-1, 1).sum()", tmp_path / "program.py", "w")
+    d = diagnosed(lambda: loss(nn.Parameter(torch.full((4,), 5.0))))
     page = d.write_html(tmp_path / "page.html").read_text()
     data = re.search(r'id="data">(.*?)</script>', page, re.S)
     assert "%TEXT% and %DATA%" in json.dumps(json.loads(data[1]))
@@ -584,7 +581,7 @@ def test_hinges_and_values_moved_by_other_ways_are_no_findings(loss: Callable[[n
     assert codes(steps(None, lambda: loss(p), 25, torch.optim.SGD([p], 0.05))) == []
 
 
-HIGHS = iter((1 - 1e-6, 0.9))
+HIGHS = itertools.cycle((1 - 1e-6, 0.9))
 HINGES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "0": (lambda x: x.clamp(min=0.0).tanh(), "as at a hinge, or at a guard against 0"),
     "1e-6": (lambda x: x.clamp(min=1e-6).tanh(), "as at a hinge, or at a guard against 0"),
