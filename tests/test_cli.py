@@ -80,6 +80,9 @@ WRONG = {
         "compare: --loss must name a function that can be imported, got 'torch:nothing'. "
         "module 'torch' has no attribute 'nothing'."
     ),
+    "compare --loss nowhere:cost": (
+        "compare: --loss must name a function that can be imported, got 'nowhere:cost'. No module named 'nowhere'."
+    ),
     "compare --loss torch:isnan": (
         "compare: --loss must return numbers with a gradient, one or one for each element, "
         "got a Tensor of torch.bool and shape (5,)."

@@ -272,6 +272,7 @@ def test_vector_quantize_owns_a_codebook_that_the_codebook_loss_teaches(rule: st
     layer = nn.VectorQuantize(4, 3, rule=rule)
     assert str(layer) == f"VectorQuantize(codebook=Parameter of shape (4, 3), rule={rule!r})"
     assert layer.codebook.abs().max() <= 0.25
+    assert nn.VectorQuantize(1, 1, rule=rule).codebook.shape == (1, 1)
     layer.codebook.data = torch.tensor([[-9.0, -1.0, 0.0], [0.0, 0.0, 0.0], [1.0, 1.0, 6.0], [50.0, 50.0, 50.0]])
     leaf = X.clone().requires_grad_()
     codes, indices = layer(leaf)

@@ -176,7 +176,8 @@ def test_dense_layouts_save_bits_too(way: str, layout: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_exact_is_torchs_own_gradient_bit_for_bit(dtype: torch.dtype) -> None:
     x, grad = inputs(200, dtype)
-    for ours, theirs in ((pg.gelu, functional.gelu), (pg.silu, functional.silu)):
+    for name in ("gelu", "silu", "leaky_relu"):
+        ours, theirs = getattr(pg.ops, name), getattr(functional, name)
         assert_same(gradient(ours, x, grad), gradient(theirs, x, grad))
 
 
