@@ -50,7 +50,6 @@ USES = (
     "pseudograd.comparison.verdicts",
     "pseudograd.errors",
     "pseudograd.listen.program.signals",
-    "pseudograd.look.gradient",
     "pseudograd.look.palette",
     "pseudograd.ops.bound_rules",
     "pseudograd.ops.rounding",

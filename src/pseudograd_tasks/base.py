@@ -83,7 +83,7 @@ Context: TypeAlias = Mapping[str, object]  # numbers for sentences
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of the command line for `basin` and `curve`."""
+    """The options of the command line for `basin`."""
 
     low: float = -1.0
     high: float = 1.0
@@ -94,7 +94,6 @@ class Settings:
 # The kinds of figures, and the arrays of an Outcome that they draw.
 KINDS = {
     "pictures": ("picture",),  # of shape (3, height, width), from 0 to 1
-    "curves": ("range", "x", "y", "loss", "dL_dy", "dy_dx", "dL_dx"),  # over x, which has both ends of the range
     "paths": ("range", "path"),  # of shape (steps + 1, starts)
 }
 

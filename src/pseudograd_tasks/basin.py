@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from .base import Gallery, Loss, Outcome, Settings, Task, Variant, descend
-from .curve import losses
 
 ORDER = {"basin": 40}
 STARTS, STEPS, RATE, LAST = 400, 400, 0.01, 20
@@ -15,6 +16,13 @@ _SETTING = (
     "{least:.2f}, at x = {best:.2f}."
 )
 NEAR = 0.01  # the largest distance to the minimum that counts as reached, as a share of half the range
+
+
+def loss_of(settings: Settings) -> tuple[str, Loss]:
+    """The name of the loss, and the loss."""
+    if settings.loss is not None:
+        return settings.loss_name, settings.loss
+    return "sin(pi y) + 1", lambda y: torch.sin(math.pi * y) + 1
 
 
 def starts(settings: Settings) -> Tensor:
@@ -34,7 +42,7 @@ def minimum(loss: Loss, settings: Settings) -> tuple[float, float]:
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     low, high = settings.low, settings.high
-    loss = losses(settings)[world]
+    _, loss = loss_of(settings)
     x = starts(settings).requires_grad_()
     path = descend(variant, x, torch.optim.SGD([x], RATE), STEPS, lambda y: loss(y).sum(), low, high)
     positions = torch.stack([x.detach().clone(), *(step.clone() for step in path)])
@@ -56,14 +64,14 @@ def _numbers(positions: Tensor, shown: Tensor, loss: Loss, settings: Settings) -
 
 
 def _context(settings: Settings) -> dict[str, object]:
-    best, least = minimum(next(iter(losses(settings).values())), settings)
+    best, least = minimum(loss_of(settings)[1], settings)
     return {"starts": STARTS, "steps": STEPS, "rate": RATE, "best": best, "least": least}
 
 
 BASIN = Task(
     name="basin",
     title="Where many starts end up",
-    worlds=lambda settings: tuple(losses(settings))[:1],
+    worlds=lambda settings: loss_of(settings)[:1],
     run=_run,
     columns={
         "reached": "starts that reach the minimum",

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from pseudograd.comparison.variants import variants
-from pseudograd_tasks import TASKS, Task, basin, curve
+from pseudograd_tasks import TASKS, Task, basin
 from pseudograd_tasks.base import ElementByElement, Settings
 from pseudograd_tasks.cli.compare import _find_loss
 from pseudograd_tasks.report.results import Results
@@ -154,7 +154,7 @@ WRONG = {
     f"compare --task {MINE}": f"--task must be MODULE:FUNCTION, got '{MINE}'.",
     f"compare --task {MINE}:nothing": NO_FUNCTION,
     f"compare --task {MINE}:no_number": NO_NUMBER,
-    f"compare --task {MINE}:step_out --tasks curve": "--tasks must be left out with --task, got 'curve'.",
+    f"compare --task {MINE}:step_out --tasks basin": "--tasks must be left out with --task, got 'basin'.",
     "compare --seeds 3": "--seeds must come with --task, got 3.",
     "compare --replace clamp": "--replace must come with --task, got 'clamp'.",
     f"compare --variants {MINE}:STEPS": f"--variants must come with --task, got '{MINE}:STEPS'.",
@@ -203,14 +203,14 @@ def test_a_scalar_loss_is_asked_of_each_element_by_itself(
     ends = [basin._run("mine", variant, Settings(-1.0, 1.0, loss, "mine")) for loss in (scalar[1], of_each)]
     assert torch.equal(ends[0].arrays["path"], ends[1].arrays["path"])
     assert ends[0].numbers["reached"] == 400
-    works(capsys, "compare", "--tasks", "curve", "--rules", "inward", "--loss", f"{MINE}:mean")
+    works(capsys, "compare", "--tasks", "basin", "--rules", "inward", "--loss", f"{MINE}:mean")
     assert stored()["loss"] == f"{MINE}:mean"
     coupled = ElementByElement(lambda y: y.sum() ** 2)
     y = torch.tensor([1.0, -2.0, 3.0], requires_grad=True)
     coupled(y).sum().backward()
     assert y.grad.tolist() == [2.0, -4.0, 6.0]
     settings = Settings(-1.0, 1.0, coupled, "mine")
-    assert basin.minimum(curve.losses(settings)["mine"], settings) == pytest.approx((0, 0), abs=1e-9)
+    assert basin.minimum(basin.loss_of(settings)[1], settings) == pytest.approx((0, 0), abs=1e-9)
 
 
 def same(first: Results, second: Results) -> None:
@@ -237,11 +237,11 @@ def test_finished_runs_are_kept_and_found_again(capsys: pytest.CaptureFixture[st
 
 @pytest.mark.slow
 def test_processes_measure_the_same_to_the_bit() -> None:
-    arguments = (["curve", "basin"], ["inward"], Settings(-1.0, 1.0, ElementByElement(torch.sum), "mine"))
+    arguments = (["basin"], ["inward"], Settings(-1.0, 1.0, ElementByElement(torch.sum), "mine"))
     same(run_tasks(*arguments, jobs=2), run_tasks(*arguments))
 
 
 def test_tasks_of_ones_own_stay_in_this_process() -> None:
-    mine = Task(**{**vars(TASKS["curve"]), "name": "mine"})
+    mine = Task(**{**vars(TASKS["basin"]), "name": "mine"})
     with pytest.raises(ValueError, match=r"compare: jobs must be 1 for tasks of your own, .*, got \['mine'\]"):
         run_tasks([mine], ["inward"], jobs=2)

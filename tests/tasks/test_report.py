@@ -188,7 +188,7 @@ def test_charts_are_dark_on_a_dark_page_and_rules_keep_one_colour(folder: Path, 
 @pytest.fixture(scope="module")
 def small_results() -> Results:
     """Of a report that is quickly drawn: one figure."""
-    return run_tasks(["curve"], ["inward"], Settings(loss=torch.square, loss_name="y²"))
+    return run_tasks(["basin"], ["inward"], Settings(loss=torch.square, loss_name="y²"))
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +203,7 @@ def copied(small_report: Path, tmp_path: Path) -> Path:
 
 def test_an_older_report_of_equal_numbers_is_replaced(copied: Path, small_results: Results) -> None:
     before = contents(copied)
-    (copied / "curve.png").write_text("old")
+    (copied / "basin.png").write_text("old")
     write(small_results, copied)
     assert contents(copied) == before
     assert [path.name for path in copied.parent.iterdir()] == ["report"]
@@ -277,7 +277,7 @@ def test_a_folder_that_is_no_report_is_left_alone(damage: str, small_results: Re
     folder = tmp_path / "report"
     folder.mkdir()
     (folder / "results.json").write_text(results_text(small_results), encoding="utf-8")
-    (folder / "curve.png").write_text("old")
+    (folder / "basin.png").write_text("old")
     check_folder(folder)
     DAMAGES[damage](folder / "results.json")
     before = contents(folder)
@@ -312,7 +312,7 @@ def test_runs_without_a_number_are_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "name"), [("mine", "mine"), ("curve", "own_case"), ("my run", "own_case"), ("größe", "own_case")]
+    ("run", "name"), [("mine", "mine"), ("basin", "own_case"), ("my run", "own_case"), ("größe", "own_case")]
 )
 def test_a_run_names_its_files_if_it_can(run: str, name: str) -> None:
     comparison = pg.compare(lambda step, seed: step(seed), variants={"a": float, "b": abs}, seeds=2)

@@ -102,7 +102,7 @@ def test_every_task_has_sentences_for_any_numbers(name: str, with_ours: bool) ->
 
 def test_default_tasks_are_tasks() -> None:
     assert set(DEFAULT_TASKS) < set(TASKS)
-    assert {"retarget", "canvas", "basin", "curve"} <= set(DEFAULT_TASKS)
+    assert {"retarget", "canvas", "basin"} <= set(DEFAULT_TASKS)
 
 
 def test_better_is_more_than_rounding() -> None:

@@ -12,7 +12,6 @@ import torch
 
 from pseudograd_tasks import TASKS, Gallery, Outcome, Task, Variant, Worlds, report
 from pseudograd_tasks.base import KINDS, Settings
-from pseudograd_tasks.report import figures
 from pseudograd_tasks.report.figures import PICTURES
 from pseudograd_tasks.report.sources import run_tasks
 from pseudograd_tasks.report.terminal import show
@@ -108,17 +107,15 @@ def test_a_task_that_leaves_out_a_number_is_refused() -> None:
 def test_names_and_kinds_are_checked() -> None:
     with pytest.raises(ValueError, match=r"Task: name must be a name as Python writes them, got '\.\./mine'"):
         _changed(name="../mine")
-    with pytest.raises(
-        ValueError, match=r"Gallery: kind must be one of curves, paths, pictures, got 'path'\. Did you mean"
-    ):
+    with pytest.raises(ValueError, match=r"Gallery: kind must be one of paths, pictures, got 'path'\. Did you mean"):
         Gallery("path")
-    with pytest.raises(ValueError, match="compare: tasks must have names of their own, got 'curve'"):
-        run_tasks(["curve", _changed(name="curve")])
+    with pytest.raises(ValueError, match="compare: tasks must have names of their own, got 'basin'"):
+        run_tasks(["basin", _changed(name="basin")])
     assert list(run_tasks([MINE, MINE], []).sections) == ["mine"]
 
 
 def test_report_knows_kinds_and_no_task() -> None:
-    assert set(figures._DRAWERS) | {PICTURES} == set(KINDS)
+    assert {"paths", PICTURES} == set(KINDS)
     assert {task.figure.kind for task in TASKS.values() if task.figure} == set(KINDS)
     for path in Path(report.__file__).parent.glob("*"):
         if path.is_file():

@@ -96,10 +96,4 @@ def name_of(f: object) -> str:
     return "f" if name == "<lambda>" else str(name)
 
 
-def slope(f: Callable[[Tensor], Tensor], x: Tensor, arriving: Tensor) -> Tensor:
-    """dy/dx of an element-wise f for gradients with the signs of `arriving`, because the slope of a rule may depend on the sign of grad."""
-    sign = torch.where(arriving < 0, -1.0, 1.0).to(x.dtype)
-    return gradient(f, x, sign) * sign
-
-
 get_gradient = gradient

@@ -51,9 +51,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help=f"rules of clamp, each alone or with an edge: '{example},zero/half' (default: all)",
     )
     add_import(command)
-    add("--loss", metavar="MODULE:FUNCTION", help="your own loss of y, for the tasks basin and curve")
-    add("--min", type=float, help="lower bound, for basin and curve (default: -1)")
-    add("--max", type=float, help="upper bound, for basin and curve (default: 1)")
+    add("--loss", metavar="MODULE:FUNCTION", help="your own loss of y, for the task basin")
+    add("--min", type=float, help="lower bound, for basin (default: -1)")
+    add("--max", type=float, help="upper bound, for basin (default: 1)")
     add_own_case(command)
     add("--seeds", type=int, metavar="N", help="number of seeds for --task (default: 12)")
     add("--out", type=Path, metavar="FOLDER", help=f"write the report into this folder (default: {_OUT})")

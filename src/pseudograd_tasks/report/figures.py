@@ -6,11 +6,10 @@ import base64
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
@@ -18,9 +17,9 @@ from torch import Tensor
 
 from pseudograd.comparison.picture import Seeds, draw_seeds, seeds_picture
 from pseudograd.comparison.variants import INSTALLED, PROJECT, eras
-from pseudograd.look.palette import FORWARD, LOSS, colour
+from pseudograd.look.palette import colour
 
-from .. import Outcome, World
+from .. import World
 from ..base import OURS, Subject, eras_in
 from ..sentences import Section, are_alike, best
 from .results import Results, cell, own_worlds
@@ -129,8 +128,7 @@ def figures(results: Results) -> Iterator[tuple[str, str, str, Figure]]:
             if kind is None and (seeds := _seeds(results, section, world)) is not None:
                 yield name, stem, seeds.caption, _seeds_figure(seeds)
             elif kind is not None and kind.kind != PICTURES:  # the page shows pictures one by one
-                draw, title = _DRAWERS[kind.kind], kind.title.format(world=world)
-                figure = draw(subject, title, remove_installed(rows), results.era)
+                figure = _paths(subject, kind.title.format(world=world), remove_installed(rows), results.era)
                 yield name, stem, f"{subject.title}: {world}", figure
 
 
@@ -181,53 +179,6 @@ def _seeds_figure(seeds: Seeds) -> Figure:
     return figure
 
 
-def _curves(subject: Subject, title: str, rows: World, era: str) -> Figure:
-    """The problem in a panel of its own, then for each rule the gradient that arrives at the clamp and the one that leaves it."""
-    figure, (problem, *panels) = _gallery(len(rows) + 1, 3.4, 2.6)
-    _problem(problem, next(iter(rows.values())).arrays)
-    for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
-        _curve(panel, name, outcome, era)
-    handles, labels = panels[0].get_legend_handles_labels()
-    labels[-1] += ", in the rule's colour"
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
-    figure.suptitle(title)
-    limits = [panel.get_ylim() for panel in panels]
-    for panel in panels:
-        panel.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
-    return figure
-
-
-def _draw_range(panel: Axes, arrays: Mapping[str, torch.Tensor], title: str) -> None:
-    low, high = arrays["range"].tolist()
-    panel.axvspan(low, high, color="#f2f2f2", zorder=0)
-    panel.axhline(0, color="#d0d0d0", linewidth=0.8, zorder=0)
-    panel.set_title(title, fontsize=11)
-    panel.set_xlabel("x (the range is shaded)")
-
-
-def _problem(panel: Axes, arrays: Mapping[str, torch.Tensor]) -> None:
-    x = arrays["x"].numpy()
-    panel.plot(x, arrays["y"].numpy(), "-", color=FORWARD, linewidth=3, label="y = clamp(x)")
-    panel.plot(x, arrays["loss"].numpy(), ":", color=LOSS, linewidth=2, label="loss of y")
-    _draw_range(panel, arrays, "the problem")
-    panel.legend(fontsize=8, frameon=False)
-
-
-def _curve(panel: Axes, name: str, outcome: Outcome, era: str) -> None:
-    arrays = outcome.arrays
-    low, high = arrays["range"].tolist()
-    x, grad_x = arrays["x"], arrays["dL_dx"]
-    at_bound = (x == low) | (x == high)
-    _draw_range(panel, arrays, display_name(name, era))
-    panel.plot(
-        x.numpy(), arrays["dL_dy"].numpy(), "--", color=LOSS, linewidth=1, label="gradient that arrives at the clamp"
-    )
-    # The values at the bounds are dots, because they may differ from those on both sides.
-    beside = grad_x.masked_fill(at_bound, torch.nan)
-    panel.plot(x.numpy(), beside.numpy(), "-", color=colour(name), linewidth=2.2, label="gradient that x gets")
-    panel.plot(x[at_bound].numpy(), grad_x[at_bound].numpy(), "o", color=colour(name), markersize=4)
-
-
 def _paths(subject: Subject, title: str, rows: World, era: str) -> Figure:
     figure, panels = _gallery(len(rows), 3.2, 2.5)
     for panel, (name, outcome) in zip(panels, rows.items(), strict=True):
@@ -242,9 +193,3 @@ def _paths(subject: Subject, title: str, rows: World, era: str) -> Figure:
         panel.set_ylabel("x")
     figure.suptitle(f"{title}; every eighth path drawn, the range shaded")
     return figure
-
-
-_DRAWERS: dict[str, Callable[[Subject, str, World, str], Figure]] = {
-    "curves": _curves,
-    "paths": _paths,
-}
