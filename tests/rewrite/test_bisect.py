@@ -269,14 +269,6 @@ def test_an_answer_that_does_not_repeat_is_none(monkeypatch: pytest.MonkeyPatch)
     assert (answer.outcome, answer.decide, len(answer.places)) == (RANDOM, (), 4)
 
 
-@pytest.mark.usefixtures("train")
-def test_a_line_whose_own_runs_pass_as_the_program_does_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The change is at a single place, and twice its run failed by chance."""
-    verdicts = iter([0, 1, 0, 1, 0, 0, 0, 0])
-    _instead_of_processes(monkeypatch, lambda changed: next(verdicts), sites="a")
-    assert bisect("train.py", pin="open").outcome == RANDOM
-
-
 def test_a_check_is_a_shell_command_that_nobody_sees(
     train: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,31 +77,6 @@ def test_an_exception_ends_it_and_backward_may_run_after_it() -> None:
     assert torch.autograd.grad(y.sum(), x)[0].tolist() == IDENTITY
 
 
-def test_as_a_decorator() -> None:
-    @override(clamp="inward")
-    def f(x: Tensor, factor: float = 1.0) -> Tensor:
-        """Its own text."""
-        return factor * torch.clamp(x, -1.0, 1.0)
-
-    assert slope(f) == INWARD
-    assert slope(lambda x: f(x, factor=2.0)) == [0.0, 2.0, 2.0]
-    assert (f.__name__, f.__doc__) == ("f", "Its own text.")
-
-
-def test_entered_in_a_generator_it_is_on_until_it_exits() -> None:
-    """As torch.no_grad, it acts on the caller of the generator, too."""
-
-    def steps() -> Iterator[list[float]]:
-        with override(clamp="inward"):
-            yield slope()
-            yield slope()
-        yield slope()
-
-    generator = steps()
-    assert [next(generator), slope(), next(generator), slope()] == [INWARD] * 4
-    assert [next(generator), slope()] == [STOCK] * 2
-
-
 def test_generators_that_end_out_of_order_end_their_own_context() -> None:
     def steps(rule: str) -> Iterator[list[float]]:
         with override(clamp=rule):
@@ -209,17 +184,6 @@ def test_a_mode_of_another_ends_before_or_after_ours(make: Any) -> None:
         other.__exit__(None, None, None)
         context.__exit__()
         assert torch_private.mode_stack() == below
-
-
-def test_nothing_is_rewritten_without_grad() -> None:
-    with override(clamp="inward") as context:
-        with torch.no_grad():
-            y = torch.clamp(OUT.clone().requires_grad_(), -1.0, 1.0)
-        assert not y.requires_grad
-        assert torch.clamp(OUT, -1.0, 1.0).grad_fn is None
-        with torch.inference_mode():
-            assert torch.clamp(OUT, -1.0, 1.0).is_inference()
-    assert context.report().rewritten == ()
 
 
 # --- in place --------------------------------------------------------------------------------------------------------
@@ -442,31 +406,6 @@ def test_a_forward_inside_a_backward_is_rewritten_once(is_of_an_edge: bool, insi
     assert sum(site.calls for site in context.report().rewritten) == 2
     assert [site.calls for site in context.report().missed] == [1]
     assert (around.report().rewritten, around.report().missed) == ((), ())
-
-
-class _Starting(TorchFunctionMode):
-    """Another's mode, which starts a backward when torch.neg is called."""
-
-    def __init__(self, start: Callable[[], object]) -> None:
-        super().__init__()
-        self.start = start
-
-    def __torch_function__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> object:
-        if func is torch.neg:
-            self.start()
-        return func(*args, **(kwargs or {}))  # type: ignore[operator]
-
-
-def test_a_backward_that_a_mode_between_two_contexts_starts_runs_under_both() -> None:
-    """In the mode between them, torch's stack has the outer context, but not the inner one."""
-    x = OUT.clone().requires_grad_()
-    edge = torch.autograd.graph.get_gradient_edge(Refining.apply(x).sum())  # type: ignore[no-untyped-call]
-    starting = _Starting(lambda: torch.autograd.backward(edge, torch.ones(())))
-    with override(relu="identity") as around, starting, override(clamp="inward"):
-        torch.neg(OUT)
-        assert slope() == INWARD
-    assert x.grad.tolist() == INWARD
-    assert around.report().rewritten == ()
 
 
 # --- what others do ---------------------------------------------------------------------------------------------------

@@ -125,18 +125,6 @@ def test_the_bound_is_where_torch_rounds_it_to(dtype: torch.dtype) -> None:
         assert grads.tolist() == [0.0, share, 1.0, share, 0.0, 0.0]
 
 
-def test_tensor_bounds_are_compared_in_the_dtype_of_two() -> None:
-    """A bound without dimensions takes that of x, in which 0.1 is another number; y has that of the other bound."""
-    x = torch.tensor([0.1, 0.05, 0.5], dtype=torch.float16, requires_grad=True)
-    bounds = torch.tensor(0.1), torch.ones(3)
-    plain = torch.autograd.grad(torch.clamp(x, *bounds).sum(), x)[0]
-    with forced(installed_era(), ""):
-        assert torch.equal(torch.autograd.grad(torch.clamp(x, *bounds).sum(), x)[0], plain)
-    for edge, share in SHARES.items():
-        with pin_edge(edge):
-            assert torch.autograd.grad(torch.clamp(x, *bounds).sum(), x)[0].tolist() == [share, 0.0, 1.0]
-
-
 @folded
 @pytest.mark.parametrize("shapes", list(itertools.product(((), (3,), (2, 3)), repeat=3)), ids=str)
 def test_three_dtypes_are_torchs_own(shapes: tuple[tuple[int, ...], ...]) -> None:

@@ -115,12 +115,6 @@ def test_the_program_ends_as_by_python_and_then_comes_the_report(
     assert not named or named in lines
 
 
-def test_a_rule_with_a_parameter(capfd: Capture) -> None:
-    code, out, err = run(capfd, "--override", "clamp = leaky( slope = 0.2 )", "train.py")
-    assert (code, out) == (0, f"__main__ [] {[float(torch.tensor(0.2)), 1.0, 1.0]}\n")
-    assert err.startswith("pseudograd: override(clamp=leaky(slope=0.2)): 1 call rewritten at 1 line\n")
-
-
 @pytest.mark.usefixtures("table_as_it_was")
 def test_a_rule_of_an_imported_module(capfd: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "programs").mkdir()
