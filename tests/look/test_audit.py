@@ -19,10 +19,9 @@ from pseudograd.geometry import SHARES
 from pseudograd.look.audit import Audit
 from pseudograd.look.audit_figure import merge_regions
 from pseudograd.look.audit_record import AuditRecord
-from pseudograd.testing.measure.numeric import narrow_dtype_of
 from pseudograd.torch_table.eras import ERAS, installed_era
 
-from ..choices import folded, one_in, slow_but
+from ..choices import folded, slow_but
 from .functions import Silu, clamped, inside, inward, make_function
 
 TEXT = """\
@@ -77,16 +76,6 @@ def test_each_kind_is_found_where_it_is() -> None:
     assert audit.shares["grad > 0"]["cut"] == pytest.approx(1 / 5.5)
     log = pg.audit(torch.log, -1, 3).shares["grad > 0"]
     assert log == {"undefined": pytest.approx(0.25, abs=0.01), "exact": pytest.approx(0.75, abs=0.01)}
-
-
-def test_both_signs_of_grad_have_kinds_of_their_own() -> None:
-    audit = pg.audit(lambda x: pg.clamp(x, -0.7, 1 / 3, rule="elastic", edge="half"), -2, 2)
-    assert _kinds(audit) == [(kind, kind) for kind in ("pseudo", "kink", "exact", "kink", "pseudo")]
-    low, _, middle, _, high = audit.regions
-    assert (low.low, low.high, middle.low, middle.high, high.low) == (-2, -0.7, -0.7, 1 / 3, 1 / 3)
-    assert (low.positive.least, low.positive.most) == (-1, pytest.approx(0, abs=0.01))
-    assert low.negative[1:] == high.positive[1:] == (1, 1)
-    assert middle.slope == (pytest.approx(1), pytest.approx(1))
 
 
 def test_a_kink_has_its_x_to_the_last_digit_and_the_slope_of_both_signs() -> None:
@@ -309,11 +298,6 @@ def test_a_gradient_that_is_nan_or_another_one_in_float32_is_told() -> None:
     assert "gives another gradient instead of" in audit.float32.detail
 
 
-def test_ops_of_torch_are_in_float32_as_in_float64() -> None:
-    for f in (silu, torch.relu, torch.exp, torch.round):
-        assert pg.audit(f, -4, 4, points=101).float32 == ("as float64", 0.0, "")
-
-
 def test_a_function_that_computes_in_float32_is_exact() -> None:
     for f, kinks in ((torch.tanh, []), (lambda x: (3 * x).clamp(0, 6), [0, 2]), (lambda x: x * 1, [])):
         for returned in (torch.float32, torch.float64):
@@ -346,13 +330,6 @@ def test_the_steps_of_half_precision_are_no_derivative(name: str) -> None:
         ValueError, match=rf"f must not compute in {dtype}, got steps .*: the report has a line for {dtype}\.$"
     ):
         pg.audit(HALF[name], -3, 3, points=201)
-
-
-@folded
-@pytest.mark.parametrize("steps", [4, 10, 128, 256, 1000])
-def test_steps_of_one_size_are_no_half_precision(steps: int) -> None:
-    x = torch.linspace(-3, 3, 201, dtype=torch.float64)
-    assert narrow_dtype_of(lambda x: (x * steps).round() / steps, x) is None
 
 
 @pytest.mark.parametrize("refuses", [TypeError("no float64"), AssertionError()])
@@ -483,14 +460,12 @@ BAD: dict[str, Callable[[], object]] = {
     "TypeError: audit: f must return one floating-point tensor, got (": lambda: pg.audit(lambda x: (x, x), 0, 1),
     "TypeError: audit: f must return one floating-point tensor": lambda: pg.audit(lambda x: x > 0, 0, 1),
     "ValueError: audit: low must be below high, got low=1.0 and high=0.0. Swap": lambda: pg.audit(torch.sin, 1, 0),
-    "ValueError: audit: low must be below high": lambda: pg.audit(torch.sin, 1, 1),
     "ValueError: audit: low must be finite, got nan.": lambda: pg.audit(torch.sin, math.nan, 1),
     "ValueError: audit: high must be finite, got inf.": lambda: pg.audit(torch.sin, 0, math.inf),
     "ValueError: audit: points must be at least 33, got 32.": lambda: pg.audit(torch.sin, 0, 1, points=32),
     "ValueError: audit: at must be finite, got nan.": lambda: pg.audit(torch.sin, 0, 1, at=[math.nan]),
     "ValueError: audit: f must return one number for each of the 601 numbers in x": lambda: pg.audit(torch.sum, 0, 1),
     "ValueError: audit: f must be differentiable, got values from": lambda: pg.audit(lambda x: x.detach(), 0, 1),
-    "ValueError: audit: f must be differentiable": lambda: pg.audit(lambda x: (x > 0).double(), 0, 1),
     "ValueError: audit: f must take one float64 tensor, got TypeError: ": lambda: pg.audit(lambda x, y: x, 0, 1),
     "ValueError: audit: f must return the same values for the same x": lambda: pg.audit(torch.nn.Dropout(), 0, 1),
     "ValueError: audit: f must give the same gradient for the same x": lambda: pg.audit(RANDOM, 0, 1),
@@ -500,7 +475,6 @@ BAD: dict[str, Callable[[], object]] = {
     "ValueError: audit: low and high must hold 4096 numbers of float64 between two of 601 points": (
         lambda: pg.audit(torch.sin, 1e15 - 1, 1e15 + 2)
     ),
-    "ValueError: audit: low and high must hold 4096 numbers": lambda: pg.audit(torch.sin, -1e-306, 1e-306),
     "ValueError: audit: low and high must be a finite distance apart": lambda: pg.audit(torch.sin, -1.7e308, 1.7e308),
 }
 
@@ -521,36 +495,6 @@ def test_a_clamp_is_found_in_every_unit(scale: float) -> None:
     for shares in audit.shares.values():
         assert shares == {"flat": pytest.approx(2 / 3), "exact": pytest.approx(1 / 3)}
     assert audit.rule is None or audit.rule.startswith("clamp(")
-
-
-def test_a_clamp_is_found_far_from_zero() -> None:
-    for offset in (1e3, -1e6, 1e9):
-        audit = pg.audit(lambda x, low=offset: torch.clamp(x, low, low + 1), offset - 1, offset + 2, points=101)  # type: ignore[misc]
-        assert [kink.low for kink in audit.kinks] == [offset, offset + 1]
-
-
-@folded
-@pytest.mark.parametrize(("x", "y"), one_in(3, [1e-12, 1.0, 1e6], [1e-18, 1.0, 1e12, 1e250]))
-def test_a_gradient_ten_times_too_large_is_biased_in_every_unit(x: float, y: float) -> None:
-    f = make_function(lambda v: v * (y / x), lambda grad, v: grad * (10 * y / x))
-    assert pg.audit(f, -3 * x, 3 * x, points=101).shares == {"grad > 0": {"biased": 1.0}, "grad < 0": {"biased": 1.0}}
-    exact = pg.audit(lambda v: v * (y / x), -3 * x, 3 * x, points=101)
-    assert exact.shares == {"grad > 0": {"exact": 1.0}, "grad < 0": {"exact": 1.0}}
-
-
-@folded
-@pytest.mark.parametrize(("dtype", "scale"), one_in(2, [torch.float32, torch.float64], [1e-3, 1.0, 1e3]))
-def test_a_second_derivative_is_judged_in_every_unit_and_dtype(dtype: torch.dtype, scale: float) -> None:
-    for f in (torch.tanh, torch.square):
-        audit = pg.audit(lambda x, f=f: f(x.to(dtype) / scale), -2 * scale, 2 * scale, points=101)  # type: ignore[misc]
-        assert audit.double_backward.word == "consistent"
-
-    def backward(grad: Tensor, x: Tensor) -> Tensor:
-        """cos without its own derivative."""
-        return (grad * (x.to(dtype) / scale).cos().detach() / scale).double()
-
-    wrong = make_function(lambda x: (x.to(dtype) / scale).sin(), backward)
-    assert pg.audit(wrong, -2 * scale, 2 * scale, points=101).double_backward.word == "inconsistent"
 
 
 @folded

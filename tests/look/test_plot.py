@@ -126,15 +126,6 @@ def test_maximize_draws_the_rule_of_ascent() -> None:
     assert torch.equal(down, -(x > -1).double())
 
 
-def test_parameters_of_a_rule_are_given_as_text_or_as_an_object() -> None:
-    drawn = pg.plot(["leaky(0.25)", pg.rules.leaky(0.25), "leaky(0.25)/open"], panels="rules")
-    assert _titles(drawn.forward) == ["leaky(0.25)", "leaky(slope=0.25)", "leaky(0.25)/open"]
-    for panel, at_bound in zip(drawn.backward, (1, 1, 0), strict=True):
-        x, y = _curve(panel, UP)
-        assert set(y[x < -1].tolist()) == {0.25}
-        assert _dots(panel)[0][1] == [at_bound, at_bound]
-
-
 @pytest.mark.parametrize(
     ("bounds", "at", "text"),
     [((None, 1), 1, "x, max=1"), ((0, None), 0, "x, min=0"), ((2, 2), 2, "x, 2, 2")],
@@ -271,17 +262,6 @@ def test_a_loss_is_above_and_its_gradient_below() -> None:
     assert torch.allclose(y, torch.where(x.abs() > 1, 0.0, 2 * x))
     x, y = _curve(backward, "dL/dx inward")
     assert torch.allclose(y, 2 * x.clamp(-1, 1))
-
-
-def test_the_articles_three_panels_need_arguments_alone() -> None:
-    """torch.clamp, clamp_with_grad, clamp_with_grad_proposed with its loss: the values of its figure."""
-    clamps = [torch.clamp, pg.familiar.clamp_with_grad, pg.familiar.clamp_with_grad_proposed]
-    drawn = pg.plot(clamps, -1, 1, loss=_sine, panels="rules")
-    assert _titles(drawn.forward) == ["torch.clamp", "clamp_with_grad", "clamp_with_grad_proposed"]
-    for panel, (left, right) in zip(drawn.backward, ((0, 0), (-torch.pi, 0), (-1, 1)), strict=True):
-        x, y = _curve(panel, "dL/dx")
-        expected = torch.where(x < -1, left, torch.where(x > 1, right, torch.pi * torch.cos(torch.pi * x)))
-        assert torch.allclose(y, expected.double())
 
 
 def test_a_title_is_for_each_column_or_for_all_of_them() -> None:
