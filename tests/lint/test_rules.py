@@ -313,13 +313,6 @@ def test_columns_count_characters() -> None:
     assert (notice.column, notice.end_column) == (18, 39)
 
 
-def test_names_of_names_take_no_time() -> None:
-    """Each stands for two of the one before."""
-    lines = "".join(f"    a{n + 1} = a{n} + a{n}\n" for n in range(60))
-    assert codes(f"def f(x):\n    a0 = 1.0\n{lines}    return x.clamp(min=a60)\n") == []
-    assert codes(f"def f(x):\n    a0 = x\n{lines}    return torch.sqrt(a60.clamp(min=0))\n") == ["PG111"]
-
-
 @pytest.mark.parametrize(
     "line", ["", "# the loss\n", "p = torch.nn.Parameter(torch.ones(1))\n", "def train(p): p.backward()\n"]
 )
