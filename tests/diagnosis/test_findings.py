@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import pseudograd
 from pseudograd.diagnosis import diagnose
@@ -215,6 +216,12 @@ def test_a_guard_is_told_beside_another_parameter_whose_gradient_is_infinite() -
     p, q = nn.Parameter(torch.full((3,), -1.0)), nn.Parameter(torch.zeros(3))
     d = diagnosed(lambda: (p.clamp(min=0).sqrt() + q.sqrt()).sum())
     assert sorted(codes(d)) == ["guard", "nonfinite"]
+
+
+def test_a_guard_inside_a_checkpoint_is_one_finding() -> None:
+    p = nn.Parameter(torch.full((3,), -1.0))
+    d = diagnosed(lambda: checkpoint(lambda p: p.clamp(min=0), p, use_reentrant=True).sqrt().sum())
+    assert only(d, "guard").expression == "p.clamp(min=0)"
 
 
 def test_an_op_that_cuts_finite_gradients_and_passes_others_is_no_guard() -> None:

@@ -95,9 +95,12 @@ class Site(Facts):
 
     @property
     def is_calm_clip(self) -> bool:
-        """Is it a hinge, a guard, a floor of the loss, or a clip beside its own input, that cuts no gradient which leads back inside?"""
+        """Is it subtracted from its own input? Or a hinge, a guard, a floor of the loss, or a clip beside its own input, that cuts no
+        gradient which leads back inside?
+        """
         is_clip = self.has_only_lower_bound or self.has_guards_alone or self.is_floor_of_loss
-        return (self.reuses_input and not self.recoverable) or (is_clip and self.recoverable == 0)
+        is_harmless = (self.reuses_input and not self.recoverable) or (is_clip and self.recoverable == 0)
+        return self.is_subtracted or is_harmless
 
     @property
     def is_guard(self) -> bool:

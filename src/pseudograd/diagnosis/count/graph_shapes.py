@@ -13,6 +13,7 @@ from ...listen.nodes import GraphNode
 from ...torch_table.forms import form_of_node
 from .leaf import Leaf, has_numbers
 from .leaves import Leaves
+from .norms import LOSSES
 
 # The inputs that these nodes multiply with each other; their other inputs are added.
 _FIRST_TWO = (
@@ -29,10 +30,11 @@ _MOST_STEPS = 24  # from a factor to a parameter
 _CHOICES = ("MinimumBackward0", "MaximumBackward0")
 # By the node that joins their result with x, as in `x - round(x)` or `sign(x) * f(x)`: steps that rightly pass no gradient.
 _STEPS = {"Sub": ("Round", "Floor", "Ceil", "Trunc", "Div"), "Mul": ("Sign", "Sgn")}
+_DIFFERENCES = ("Sub", *LOSSES)
 _SCALES = frozenset(f"{_SHAPES} Mul Div Neg".split())
 _STEEP = frozenset(["Exp", "Exp2", "Expm1", "Sinh", "Cosh", "Tan", "Reciprocal", "Rsqrt"])
 _POLES = ("Log", "Log2", "Log10", "Sqrt", "Rsqrt", "Reciprocal")
-_NEAR_A_POLE = 0.1  # a lower bound; the slope of a logarithm is 10 there
+NEAR_A_POLE = 0.1  # a lower bound; the slope of a logarithm is 10 there
 _CALM_POWER = 2  # the slope of a square is that of the usual loss
 _NODES_LOOKED_AT = 24  # on each side of a choice
 _MOST_SCALED = 8
@@ -120,11 +122,13 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
 
 
 def find_beside(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
-    """The clamps on one side of a minimum or maximum, and the steps on one side of a difference or product, if their input is on the other
-    side, too.
+    """The clamps on one side of a minimum, maximum or difference, and the steps on one side of a difference or product, if their input is
+    on the other side, too.
     """
     for step in _steps_beside(node):
         yield "reuses_input", step
+    for clamp in _subtracted_clamps(node):
+        yield "is_subtracted", clamp
     if nodes.name_of(node) not in _CHOICES:
         return
     sides = [_near(other) for other in _inputs(node)]
@@ -135,6 +139,16 @@ def find_beside(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
                 source = clamp.next_functions[0][0]
                 if source is not None and any(before in other_side for before in _near(source)[:3]):
                     yield "reuses_input", clamp
+
+
+def _subtracted_clamps(node: GraphNode) -> Iterator[GraphNode]:
+    sides = _inputs(node)[:2] if op_of(node) in _DIFFERENCES else []
+    for side, other_side in zip(sides, sides[::-1], strict=True):
+        for clamp in _scaled(side)[-1:]:
+            form, source = form_of_node(nodes.name_of(clamp)), _scaled(other_side)
+            is_clamp = form is not None and form.switches[0] == "clamp"
+            if is_clamp and any(before in source for before in _scaled(_inputs(clamp)[0])):
+                yield clamp
 
 
 def _steps_beside(node: GraphNode) -> Iterator[GraphNode]:
@@ -166,11 +180,15 @@ def _scaled(node: GraphNode | None) -> list[GraphNode]:
 
 
 def is_term(node: GraphNode, starts: Iterable[GraphNode | None], limits: Sequence[str] = _LIMITS) -> bool:
-    """Is it a lower limit, such as the relu of a penalty, or a power of one, with only sums and constant factors up to the loss?"""
+    """Is it a lower limit, such as the relu of a penalty, or x - clamp(x), or a power of one, with only sums and constant factors up to
+    the loss?
+    """
     limit: GraphNode | None = node
     while limit is not None and op_of(limit) in _AT_0:
         limit = _inputs(limit)[0]
-    if limit is None or op_of(limit) not in (limits if limit is node else _LIMITS + _CLAMPS):
+    if limit is None:
+        return False
+    if op_of(limit) not in (limits if limit is node else _LIMITS + _CLAMPS) and not any(_subtracted_clamps(limit)):
         return False
     return is_addend(node, starts, _ADDING)
 
@@ -201,7 +219,7 @@ def find_guards(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
     if op in _POLES or is_root or (op == "Div" and len(inputs) > 1):
         for clamp in _scaled(inputs[op == "Div"])[-1:]:
             low = getattr(clamp, "_saved_min", None) if op_of(clamp) in FLOORS else None
-            if isinstance(low, (int, float)) and 0 < low <= _NEAR_A_POLE:
+            if isinstance(low, (int, float)) and 0 < low <= NEAR_A_POLE:
                 yield "is_before_pole", clamp
 
 

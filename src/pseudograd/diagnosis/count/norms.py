@@ -19,6 +19,7 @@ from ...torch_table.private import local
 _POINTS_OF_A_SERIES = 32  # a series with more than twice as many points drops every second point
 SAMPLE = 1024  # about so many entries of a parameter are read
 _TINY_NORM = 1e-18  # the squares of smaller numbers underflow in float32, so their norm is computed in float64
+LOSSES = ("MseLoss", "SmoothL1Loss", "HuberLoss")  # nodes of the difference of two tensors
 PLAIN = (Tensor, torch.nn.Parameter)  # classes without code of a program or a package
 HALF_PRECISION = (torch.bfloat16, torch.float16)
 _sequence = itertools.count()
@@ -89,6 +90,8 @@ class Facts:
     steep_op: str = field(default="", repr=False)  # the op whose result is clamped here, if its slope grows without end
     # its input is used beside it, as in the loss of a policy, or in x - round(x)
     reuses_input: bool = field(default=False, repr=False)
+    # it is one side of a difference whose other side is its input, as in x - clamp(x), which is what stands outside
+    is_subtracted: bool = field(default=False, repr=False)
     # its only bound is a lower one: 0, or a number that guards against 0
     has_only_lower_bound: bool = field(default=False, repr=False)
     has_no_upper_bound: bool = field(default=False, repr=False)
@@ -99,9 +102,11 @@ class Facts:
     stops_overflow: bool = field(default=False, repr=False)  # all its bounds only keep x from infinity
     is_before_exp: bool = field(default=False, repr=False)  # an exp reads its result
     is_before_pole: bool = field(default=False, repr=False)  # it keeps what enters a log, a root or a division from 0
+    is_ceiling: bool = field(default=False, repr=False)  # it has an upper bound, and no lower one or 0
     # only sums, powers and constant factors are between its result and the loss
     is_loss_term: bool = field(default=False, repr=False)
-    is_addend: bool = field(default=False, repr=False)  # of a product: only sums and constant factors are there
+    # of a product or clamp: only sums and constant factors are there
+    is_addend: bool = field(default=False, repr=False)
 
 
 class Losses:

@@ -41,7 +41,7 @@ from ...torch_table.records import Arguments, Function, Keywords, Spelling
 from .influence import SUMS, Influence, tensors_in
 from .leaf import Arrivals, Leaf, has_numbers, nobody_else_runs
 from .leaves import Leaves
-from .norms import Losses, is_power_of_two
+from .norms import LOSSES, Losses, is_power_of_two
 from .optimisers import Optimisers
 
 if TYPE_CHECKING:
@@ -308,8 +308,10 @@ class Recorder(Subscriber):
             node = current_node()
             if node is not None:
                 self._find_nonfinite().look(tally, node, leaving, arriving)
-        if tally.count(leaving, arriving) and is_first:
-            self._ran_at.add(tally.location)
+        is_counted = tally.count(leaving, arriving)
+        if is_first and (is_counted or tally.op.startswith(LOSSES)):
+            if is_counted:
+                self._ran_at.add(tally.location)
             node = current_node()
             if node is not None:
                 self._note_surroundings(tally, node)
@@ -332,8 +334,8 @@ class Recorder(Subscriber):
         """Note what the graph around the first node of an op shows."""
         from .graph_shapes import FLOORS, find_beside, find_guards, is_addend, is_term
 
-        is_product = tally.op.startswith("Mul")
-        tally.note(is_loss_term=is_term(node, self._starts), is_addend=is_product and is_addend(node, self._starts))
+        may_be_addend = tally.op.startswith(("Mul", "Clamp"))
+        tally.note(is_loss_term=is_term(node, self._starts), is_addend=may_be_addend and is_addend(node, self._starts))
         if tally.facts.has_no_upper_bound:
             tally.note(is_floor_of_loss=is_term(node, self._starts, FLOORS))
         for fact, clamp in (*find_beside(node), *find_guards(node)):

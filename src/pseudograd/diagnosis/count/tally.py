@@ -219,6 +219,7 @@ class Tally:
         is_floor = isinstance(low, (int, float)) and 0 <= low <= _FLOOR
         self.note(
             has_only_lower_bound=is_floor and all(bound is None for bound in bounds[1:]),
+            is_ceiling=(is_floor or low is None) and any(bound is not None for bound in bounds[1:]),
             has_no_upper_bound=isinstance(low, (int, float)) and all(bound is None for bound in bounds[1:]),
             has_guard_bound=any(map(_is_guard, bounds)),
             has_guards_alone=all(map(_is_guard, bounds)),

@@ -46,8 +46,8 @@ class Values(Followed):
         self.leaf = self.detached = (
             0  # the set with the leaf that x is, and the set with the leaf that x was detached from
         )
-        # Did each call read the leaf itself, between the same bounds, which do not learn?
-        self.reads_leaf = False
+        # Did each call read a leaf itself, between the same bounds, which do not learn? The set of these leaves.
+        self.reads_leaf, self.leaves = False, 0
         self.outside: Number = 0  # elements outside, in the steps that count
         self.climb = Climb()
         self._distance: Tensor | None = None  # in this step
@@ -150,8 +150,9 @@ class Clamps:
                 values = self.all[key] = Values(spelling, location, *inputs)
                 self._note_source(values, is_recorded, args, kwargs or {})
             elif values.reads_leaf:
-                is_leaf = nodes.node_of(args[0]) is None and self._leaves.upstream_of(args[0]) == values.leaf
-                values.reads_leaf = is_leaf and _numbers(inputs[1:]) == values.bounds
+                leaf = self._leaves.upstream_of(args[0]) if nodes.node_of(args[0]) is None else 0
+                values.leaves |= leaf
+                values.reads_leaf = leaf > 0 and _numbers(inputs[1:]) == values.bounds
             if not is_clamp:
                 return None
             values.add(*inputs)
@@ -170,7 +171,7 @@ class Clamps:
         upstream = self._leaves.upstream_of(source)
         leaf = upstream if nodes.node_of(source) is None else 0
         if is_recorded:
-            values.upstream, values.leaf = upstream, leaf
+            values.upstream, values.leaf, values.leaves = upstream, leaf, leaf
             bounds = (*args[1:], *kwargs.values())
             values.reads_leaf = leaf > 0 and not any(isinstance(x, Tensor) and x.requires_grad for x in bounds)
         else:  # no gradient passes, as if x were detached

@@ -10,6 +10,7 @@ from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
 from ...torch_table.eras import installed_era
 from ...wording import percent
+from ..count.graph_shapes import NEAR_A_POLE
 from ..count.leaf import Leaf
 from ..count.recorder import HOOK
 from ..count.values import Values
@@ -52,6 +53,10 @@ _MOSTLY = 0.5  # of the cut gradients: if fewer lead back inside, the parameter 
 _COMPARE = "; compare a training with it"
 _UNLESS_MEANT = f"{_COMPARE}: a guard, or a clip that is meant, needs no rule"
 _MAY_BE_STEEP = f"{_COMPARE}, as what follows may be steep at the bound"
+# What an unchanged clamp may be meant for.
+_GUARDS = "it is a floor or guards the op that follows, such as sqrt, log, exp or a division: there a rule may throw the parameters far off"
+_LEAVES_OUT = "it is a ceiling that leaves out the largest terms of the loss, such as outliers"
+_UNSEEN = "the clip is meant: nobody saw here whether what is cut would lead back inside"
 _AROUND_THE_STEP = "  # around the training step"
 _AS_IT_WILL_BE = ", with the line as it is after this edit"
 _LONGEST = 80  # characters of an expression in a line to paste
@@ -104,12 +109,11 @@ def _advise_clamp(site: Site, evidence: Evidence) -> str:
     if clip is not None:
         return clip
     passes = "" if share is None else f"passes {percent(share)} of what is cut"
-    if site.may_guard:
+    is_ceiling = site.is_ceiling and site.is_addend and bool(site.above and not site.below)
+    if site.may_guard or ((is_ceiling or share is None) and site.where != "?"):
         rule = f"rule={DEFAULT_RULE!r}{', maximize=True' if site.direction == ASCENT else ''}{passes and f', which {passes}'}"
-        return (
-            "None, if it is a floor or guards the op that follows, such as sqrt, log, exp or a division: there a rule may throw the "
-            f"parameters far off. Else compare a training with {rule}."
-        )
+        meant = _GUARDS if site.may_guard else _LEAVES_OUT if is_ceiling else _UNSEEN
+        return f"None, if {meant}. Else compare a training with {rule}."
     if site.steep_op:
         return (
             f"None, if the clip is meant: outside, the slope of {site.steep_op} grows without end, and so would the gradients that a rule "
@@ -153,8 +157,8 @@ def clip_parameter(site: Site, evidence: Evidence) -> str | None:
     line = lines[0] if all(lines) else None
     if line and site.may_guard:
         return f"{line}{_MAY_BE_STEEP}"
-    mostly_leads_out = site.recoverable is not None and site.recoverable_share < _MOSTLY
-    return f"{line}{_COMPARE}" if line and mostly_leads_out else line
+    mostly_leads_in = site.recoverable is not None and site.recoverable_share >= _MOSTLY
+    return f"{line}{_COMPARE}" if line and not mostly_leads_in else line
 
 
 def line_of(value: Values) -> tuple[str, str]:
@@ -167,14 +171,15 @@ def clip(value: Values, evidence: Evidence, are_several: bool = False) -> str | 
 
     are_several: does this line clamp other parameters, too, as those of other modules?
     """
-    leaf = evidence.leaves.single(value.leaf)
+    leaves = evidence.leaves.unpack(value.leaves)
     is_of_the_program = value.location.call == value.location.program and value.form.switches[0] == "clamp"
-    if not is_of_the_program or not value.reads_leaf or leaf is None or not leaf.is_stepped:
+    if not is_of_the_program or not value.reads_leaf or not all(leaf.is_stepped for leaf in leaves):
         return None
-    alike = {other.location for other in evidence.values if (other.leaf, other.pair) == (value.leaf, value.pair)}
-    if leaf.read_at - alike:  # a projection would change what these calls read
+    alike = {other.location for other in evidence.values if (other.leaves, other.pair) == (value.leaves, value.pair)}
+    if any(leaf.read_at - alike for leaf in leaves):  # a projection would change what these calls read
         return None
-    return f"{_project(value, leaf, evidence, are_several)}; then read the parameter itself here, without the clamp"
+    line = _project(value, leaves[0], evidence, are_several or len(leaves) > 1)
+    return f"{line}; then read the parameter itself here, without the clamp"
 
 
 def _project(value: Values, leaf: Leaf, evidence: Evidence, are_several: bool = False) -> str:
@@ -201,5 +206,7 @@ def lead_inside(value: Values, evidence: Evidence) -> str:
     rule = f"pseudograd.clamp(..., rule={DEFAULT_RULE!r}{ascends})"
     instead_of = "in place of what passes the gradient outside"
     if leaves:
-        return f"{_project(value, leaves[0], evidence)}; or {rule} {instead_of}"
+        low = value.bounds[0]
+        compare = _MAY_BE_STEEP if low is not None and 0 < low <= NEAR_A_POLE else ""
+        return f"{_project(value, leaves[0], evidence)}; or {rule} {instead_of}{compare}"
     return f"{rule}  # {instead_of}{_UNLESS_MEANT}"

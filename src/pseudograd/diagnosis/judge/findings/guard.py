@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ....torch_table.eras import OPEN_ERA, installed_era
 from ....wording import shortened
+from ...count.further_backward import REENTRANT
 from ...count.leaf import Leaf
 from ...records import Finding, Site
 from ...sites import site_of
@@ -21,7 +22,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     # No pin helps where the forward made it.
     is_of_forward = nonfinite is not None and any(birth.is_forward for birth in nonfinite.births.values())
     for site in evidence.sites:
-        if not site.nonfinite:
+        if not site.nonfinite or site.op == REENTRANT:  # the op inside the checkpoint that cuts them is a site, too
             continue
         # None: nobody knows whether the gradients of the leaf were finite.
         states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in evidence.leaves.unpack(site.upstream)}

@@ -109,21 +109,8 @@ class Evidence:
 
     @computed_once
     def calm(self) -> Iterable[str]:
-        report = "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
-        policy = f"in the clipped loss of a policy. Of a policy, {report}"
-        hinge, floor = "at a hinge, or at a guard against 0", "with free bits, or at another floor of a loss"
         clips = [
-            f"{site.op} at {site.where} cuts {percent((site.cut - site.cut_at_nan) / site.arrived)} of what arrives, and all of that "
-            "leads further outside, as "
-            + (
-                policy
-                if site.reuses_input
-                else "at a guard"
-                if site.has_guards_alone
-                else hinge
-                if site.has_only_lower_bound
-                else floor
-            )
+            f"{site.op} at {site.where} cuts {percent((site.cut - site.cut_at_nan) / site.arrived)} of what arrives, {_why_calm(site)}"
             for site in self.sites
             if site.cut > site.cut_at_nan and site.is_calm_clip and site.family == "clamp"
         ]
@@ -196,6 +183,21 @@ class Evidence:
     @property
     def unsensed(self) -> dict[str, int]:
         return dict(self.meter.sensitivity.refused) if self.meter and self.meter.sensitivity else {}
+
+
+def _why_calm(site: Site) -> str:
+    """A clause about a clamp with `is_calm_clip`."""
+    if site.is_subtracted:
+        return "and its difference from its own input goes on, as in a penalty of what is outside, or a soft threshold"
+    report = "pseudograd.policy.clip_report(log_ratio, advantage) says which tokens are clipped"
+    as_in = "with free bits, or at another floor of a loss"
+    if site.reuses_input:
+        as_in = f"in the clipped loss of a policy. Of a policy, {report}"
+    elif site.has_guards_alone:
+        as_in = "at a guard"
+    elif site.has_only_lower_bound:
+        as_in = "at a hinge, or at a guard against 0"
+    return f"{'' if site.recoverable is None else 'and all of that leads further outside, '}as {as_in}"
 
 
 @dataclass(frozen=True)

@@ -21,23 +21,32 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if not value.upstream or not value.starts_on_a_bound or value.is_rewritten:
             continue
         sites = [site for site in evidence.sites if (site.where, site.expression) == advice.line_of(value)]
-        if any((value.leaf and site.is_floor_of_loss) or is_cut_behind(site, evidence) for site in sites):
+        leaf = evidence.leaves.single(value.leaf)
+        if any(
+            (leaf and site.is_floor_of_loss) or site.is_subtracted or is_cut_behind(site, evidence) for site in sites
+        ):
             continue
         shares = shares_at_the_edge(value.form, value.has_tensor_bound)
         if value.is_pinned:
             shares = {era: share for era, share in shares.items() if era == installed_era()}
-        names = [leaf.name for leaf in evidence.leaves.unpack(value.leaf)] if value.leaf else []
-        if all(share == 1 for share in shares.values()) or evidence.deliberate.parameter(*names):
+        name = None if leaf is None else leaf.name
+        if all(share == 1 for share in shares.values()) or (name and evidence.deliberate.parameter(name)):
             continue
-        name = names[0] if names else None
+        alike = {other.location for other in evidence.values if other.leaf == value.leaf and other.starts_on_a_bound}
+        is_only_way = leaf is not None and (leaf.starves or not leaf.read_at - alike)
+        if leaf is not None and not is_only_way and not shares[installed_era()]:
+            continue  # it trains by another line
+        causes = [record.cause for record in evidence.starved if record.parameter == name and record.cause is not None]
+        is_cut_first = any((cause.where, cause.expression) != advice.line_of(value) for cause in causes)
+        clip = advice.clip_parameter(sites[0], evidence) if sites and not is_cut_first else None
         climbs = " with maximize=True" if any(site.direction == ASCENT for site in sites) else ""
         yield KIND.call_finding(
             value.location,
-            f"{_describe(value, shares, name)}; {DEFAULT_RULE}{climbs} passes a gradient that leads inside",
+            f"{_describe(value, shares, name, is_only_way)}; {DEFAULT_RULE}{climbs} passes a gradient that leads inside",
             "it was initialised there"
             if name
             else "its input is computed to be the bound, as by a last layer of zeros",
-            (sites and advice.clip_parameter(sites[0], evidence)) or _advise(shares, name or "it", sites, evidence),
+            clip or _advise(shares, name or "it", sites, evidence),
             issue=ISSUE if len(set(shares.values())) > 1 else None,
             is_muted=evidence.deliberate.location(value.location),
         )
@@ -51,10 +60,12 @@ def _advise(shares: dict[str, float], name: str, sites: Sequence[Site], evidence
     return advice.pin(sites[0], better[0], evidence) if better and sites else f"{start[0].upper()}{start[1:]}."
 
 
-def _describe(value: Values, shares: dict[str, float], name: str | None) -> str:
-    """shares: the share of grad that passes at the bound, by era. name: the parameter, if the value is one."""
+def _describe(value: Values, shares: dict[str, float], name: str | None, is_only_way: bool) -> str:
+    """shares: the share of grad that passes at the bound, by era. name: the parameter, if the value is one. is_only_way: does the parameter
+    get a gradient through such ops alone?
+    """
     effects = [
-        f"{era} passes {percent(share)} there" + (", so it never trains" if share == 0 and name else "")
+        f"{era} passes {percent(share)} there" + (", so it never trains" if share == 0 and is_only_way else "")
         for era, share in shares.items()
     ]
     what = f"Every entry of {name}" if name else "Every element that enters"

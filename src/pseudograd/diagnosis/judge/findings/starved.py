@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ....listen.frames import file_and_line
+from ....torch_table.eras import installed_era
+from ....torch_table.forms import shares_at_the_edge
 from ....torch_table.private import hooks_after_accumulation, hooks_of
 from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING, SELECTIONS, WITHOUT_GRAD
@@ -133,9 +135,10 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if clip is not None:
             return clip
         if is_cut_by_its_era(cause):
-            if cause.next_cuts_at_bound:
+            era = passing_era(cause)
+            if cause.next_cuts_at_bound and not _starts_at_a_bound_before(cause, era, evidence):
                 return "Print what enters here: an op that it comes from cuts the gradient, too, so no rule and no pin helps here alone."
-            return advice.pin(cause, passing_era(cause), evidence)
+            return advice.pin(cause, era, evidence)
         if starved.reason in ("zeros alone", "adds up to 0"):
             return (
                 "If it should learn, let the loss depend on its value here: print what chooses or multiplies at this line. If both factors "
@@ -175,6 +178,16 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
     if starved.reason == "error":
         return "Mend that error first: a backward that ends well brings it a gradient, or says more here."
     return "Print its .grad after a backward. A constant that is added to an energy has none from its forces: then leave it."
+
+
+def _starts_at_a_bound_before(cause: Site, era: str, evidence: Evidence) -> bool:
+    """Does what enters this clamp come from another clamp, all of whose values are at a bound where this era passes more, too?"""
+    for value in evidence.values:
+        is_before = value.upstream & cause.upstream and advice.line_of(value) != (cause.where, cause.expression)
+        shares = shares_at_the_edge(value.form, value.has_tensor_bound)
+        if is_before and value.starts_on_a_bound and shares[era] > shares[installed_era()]:
+            return True
+    return False
 
 
 def _dead_units(partly: Sequence[Partly], evidence: Evidence) -> Iterator[Finding]:
