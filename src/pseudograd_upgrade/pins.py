@@ -66,6 +66,13 @@ def known_change(origin: Origin, old: Recording, new: Recording) -> str:
     return ""
 
 
+def may_be_pinned(old: Recording, new: Recording) -> bool:
+    """Can a pin to the older torch change a gradient of the newer one? A pin brings what a later version changed to an earlier one, too."""
+    old_version, new_version = (parse_version(run.torch) for run in (old, new))
+    has_later = any(new_version < since <= old_version for _, since, _ in _CHANGES)
+    return has_later or era_of(old.torch) != era_of(new.torch)
+
+
 def find_kink(old: Recording, new: Recording, pinned: Recording) -> Difference | None:
     """The first node whose convention torch changed, and which returns another gradient under the pin though it gets the same one.
 
@@ -185,8 +192,11 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
             unclear = f"the losses end better under torch {better.torch}, but no parameter gets a gradient there"
         elif _trains_in_turn(old):
             unclear = "several losses are trained in turn"
-        elif all(last > start for start, _, last in (old_levels, new_levels)):
-            unclear = f"the last loss is {'below' if is_ascent else 'above'} the first under both"
+        elif (levels := new_levels if better is new else old_levels)[2] >= levels[0]:
+            # As in an attack that ascends by hand, in which the other torch may be the one that trains.
+            unclear = (
+                f"the loss does not {'rise' if is_ascent else 'fall'} under torch {better.torch}, where it ends better"
+            )
         elif is_old_better and is_new_better:
             unclear = "the losses cross"
     if unclear:

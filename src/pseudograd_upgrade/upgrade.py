@@ -46,7 +46,17 @@ from .differences import (
 )
 from .environments import compare_packages, find_environments
 from .moved import MovedLines
-from .pins import Pinned, find_kink, find_pin, is_at_line, known_change, may_hide_convention, pin_steps, unpinned_steps
+from .pins import (
+    Pinned,
+    find_kink,
+    find_pin,
+    is_at_line,
+    known_change,
+    may_be_pinned,
+    may_hide_convention,
+    pin_steps,
+    unpinned_steps,
+)
 from .recording import FORWARD, MOST_DIGESTS, UPDATE, Event, Recording, Schedule
 from .runs import Interpreter, LimitError, Runner
 
@@ -215,6 +225,13 @@ class Question:
         if evaluation.first is None:
             why = [f"apart by {first.distance:.1e} there, but no loss and no gradient of a parameter is"]
             return self._explain_rounding(comparison, why)
+        if may_be_pinned(self.old, self.new):  # the evaluation may use a gradient, as a saliency map does
+            pinned = self._run_pinned(False, ())
+            if pinned.is_mended and not self._describe_last_calls(pinned.run):
+                why = ["pinned everywhere, what is computed after the last backward pass is equal, too"]
+                at_kink = replace(evaluation, first=self._find_kink(pinned) or evaluation.first)
+                answer = self.make_answer(CONVENTION, at_kink, why, self.pin_steps(pinned))
+                return replace(answer, pin=era_of(self.old.torch))
         origin = origin_to_name(evaluation.first)
         why = self._list_unmatched(evaluation.first) or [f"apart by {evaluation.first.distance:.1e} there"]
         why[-1] += ", after the last backward pass; the training before it is the same"
@@ -350,7 +367,7 @@ class Question:
         later. to_the_bit: every digest must be equal.
         """
         old, new = self.old, self.new
-        if era_of(old.torch) == era_of(new.torch) or (to_the_bit and not may_hide_convention(new)):
+        if not may_be_pinned(old, new) or (to_the_bit and not may_hide_convention(new)):
             return None
         pinned = self.find_pin(first, partial(self._run_pinned, to_the_bit))
         line = first.new.origin.where if first is not None and is_at_line(first) else ""

@@ -153,10 +153,16 @@ def test_the_silu_of_two_bits_is_never_exact() -> None:
 
 def test_linear_in_grad_tells_sign_and_size_apart() -> None:
     assert pg.audit(lambda x: pg.clamp(x, -1, 1, rule="leaky"), -2, 2).linear == ("yes", 0.0, "")
-    by_size = pg.audit(make_function(clamped, lambda g, x: g.clamp(-1.5, 1.5)), -2, 2).linear
-    assert by_size.word == "no"
-    assert "its size matters at 100%" in by_size.detail
-    assert "the sign of grad" not in by_size.detail
+    for pull in (
+        lambda g, x: g.clamp(-1.5, 1.5),
+        lambda g, x: g.clamp(-5e3, 5e3),
+        lambda g, x: g.where(g.abs() > 1e-5, 0),
+    ):
+        audit = pg.audit(make_function(clamped, pull), -2, 2)
+        assert audit.rule is None
+        assert audit.linear.word == "no"
+        assert "its size matters at 100%" in audit.linear.detail
+        assert "the sign of grad" not in audit.linear.detail
     by_sign = pg.audit(make_function(clamped, inward), -2, 2).linear
     assert "its size" not in by_sign.detail
     assert by_sign.share == pytest.approx(0.5, abs=0.02)

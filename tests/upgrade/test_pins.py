@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from pseudograd_upgrade.pins import pin_steps, unpinned_steps
+from pseudograd_upgrade.pins import may_be_pinned, pin_steps, unpinned_steps
 from pseudograd_upgrade.recording import Recording
 
 from .made_runs import ADAM, CLAMP_GRAD, GELU_GRAD, LEAF, OTHER_CLAMP_GRAD, SGD, run
@@ -39,7 +39,9 @@ def advice(old: tuple[float, ...], new: tuple[float, ...], origin: int = GELU_GR
         ((1.0,), (1.0,), OLD_PIN),
         ((), (), OLD_PIN),
         ((1.0, NAN), (NAN, INF), "the last loss is nan under torch 2.13.0, and the last loss is inf under torch 2.15.0: no pin"),
-        ((1.0, 2.0), (1.0, 3.0), f"the last loss is above the first under both, {FIGURE}"),
+        ((1.0, 2.0), (1.0, 3.0), f"the loss does not fall under torch 2.13.0, where it ends better, {FIGURE}"),
+        # An attack that ascends by hand, and under torch 2.15 does not begin.
+        ((1.0, 1.5), (1.0, 1.0), f"the loss does not fall under torch 2.15.0, where it ends better, {FIGURE}"),
         ((9.0,) * 5 + (0.1, 0.1, 0.9), (9.0,) * 5 + (0.8, 0.8, 0.8), f"the losses cross, {FIGURE}"),
     ],
 )  # fmt: skip
@@ -62,7 +64,7 @@ def test_the_losses_decide_which_pin_is_advised(old: tuple[float, ...], new: tup
     [
         ((1.0, 1.5), (1.0, 2.0), "the loss ends higher under torch 2.15.0: keep its convention"),
         ((1.0, 2.0), (1.0, 1.5), OLD_PIN),
-        ((1.0, 0.5), (1.0, 0.7), f"the last loss is below the first under both, {FIGURE}"),
+        ((1.0, 0.5), (1.0, 0.7), f"the loss does not rise under torch 2.15.0, where it ends better, {FIGURE}"),
     ],
 )
 def test_an_ascent_is_better_where_it_is_higher(old: tuple[float, ...], new: tuple[float, ...], reason: str) -> None:
@@ -94,8 +96,8 @@ def test_gradients_that_are_not_finite_count_before_a_loss_shows_them(
 
 @pytest.mark.parametrize(("old", "new", "is_clear"), [(1.0, 0.0, False), (1.0, 1.0, True), (0.0, 0.0, True)])
 def test_a_torch_that_gives_no_gradient_is_not_the_better_one(old: float, new: float, is_clear: bool) -> None:
-    """As with margin_ranking_loss of a scorer that starts at 0: under torch 2.15 the loss stays 0, and nothing learns."""
-    text = steps(run((LEAF, old), losses=(0.0, 0.4)), run((LEAF, new), losses=(0.0, 0.0)))[0]
+    """As with margin_ranking_loss of a scorer that starts at 0: under torch 2.15 the loss is 0, and nothing learns."""
+    text = steps(run((LEAF, old), losses=(0.1, 0.4)), run((LEAF, new), losses=(0.1, 0.0)))[0]
     better = "the losses end better under torch 2.15.0, but no parameter gets a gradient there"
     assert text == (
         "the loss ends lower under torch 2.15.0: keep its convention" if is_clear else f"{better}, {FIGURE}"
@@ -143,3 +145,18 @@ def test_a_change_that_no_pin_takes_back_keeps_the_torch_that_trains(
         for values, torch in zip(losses, ("2.8.0", "2.10.0"), strict=True)
     )
     assert unpinned_steps(old, new, "changed", "a.py:1") == steps
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "may_be"),
+    [
+        ("2.13.0", "2.15.0", True),
+        ("2.10.0", "2.13.0", False),
+        ("2.8.0", "2.10.0", False),
+        ("2.10.0", "2.8.0", True),  # atan2 at (0, 0)
+        ("2.15.0", "2.14.0", True),  # fmin and fmax of NaN
+        ("2.14.0", "2.15.0", False),
+    ],
+)
+def test_a_pin_to_the_same_era_may_bring_a_later_gradient_to_an_earlier_torch(old: str, new: str, may_be: bool) -> None:
+    assert may_be_pinned(replace(run(), torch=old), replace(run(), torch=new)) is may_be

@@ -269,6 +269,19 @@ def test_an_evaluation_behind_the_last_backward_counts(apart: float, is_rounding
         assert answer.next_steps == ("compare by hand what train.py:3 computes under both torches",)
 
 
+def test_an_evaluation_that_uses_a_gradient_whose_convention_changed_is_that_convention() -> None:
+    """As a saliency map of torch.autograd.grad: no parameter gets this gradient."""
+
+    def record(run: Run) -> Recording:
+        x = 1.0 if run.is_old or run.pin else 0.0
+        training = made_run((LINEAR, 1.0), (LEAF, 1.0), losses=(1.0,))
+        return replace(training, steps={**training.steps, 2: made_run((SILU, 2.0 + x)).steps[1]})
+
+    answer, _ = compare_torches(record)
+    assert (answer.kind, answer.pin) == (CONVENTION, "torch<=2.13")
+    assert answer.why == ("pinned everywhere, what is computed after the last backward pass is equal, too",)
+
+
 @pytest.mark.parametrize("last", [(SILU, 1.5), (GELU, 1.5), (SILU, 1.0)], ids=["other value", "other op", "mended"])
 def test_an_evaluation_that_differs_though_a_pin_mends_the_training_is_told(last: tuple[int, float]) -> None:
     def record(run: Run) -> Recording:

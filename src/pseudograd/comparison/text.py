@@ -112,6 +112,12 @@ def _best_sentence(comparison: Verdicts, number: str) -> Iterator[str]:
             if _is_better_but_for_the_mean(comparison, number, leader, name)
         ]
         yield f"On the typical seed the best is {best}; by the mean {listed(worse)}." if worse else f"Best: {best}."
+        ranked = comparison.ranked(number)
+        beaten = next(name for name in ranked if name not in (first, *tied))
+        if behind := [name for name in tied if ranked.index(name) > ranked.index(beaten)]:
+            yield f"By the median {beaten} is better than {listed(behind)}, which only scatter keeps in the tie."
+        if NO_CLAMP in (first, *tied) and not comparison.is_given:
+            yield f"With {NO_CLAMP} values may end outside the range: use it only where they may."
 
 
 def _is_better_but_for_the_mean(comparison: Verdicts, number: str, first: str, second: str) -> bool:

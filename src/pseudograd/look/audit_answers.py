@@ -29,9 +29,8 @@ def answer_linear(f: Function, m: Measured) -> Answer:
     """Do sign and size of grad matter, and do the gradients of two losses add up?"""
     by_a, by_b, by_both = additivity(f, (m.x,), m.x.shape)[0]
     sizes = torch.zeros_like(m.x, dtype=torch.bool)
-    for sign, slopes in ((1.0, m.positive), (-1.0, m.negative)):
-        for size in (2.0, 1e-3, 1e3):
-            sizes |= _differ(gradient_of(f, m.x, sign * size) / (sign * size), slopes, m.noise)
+    for grad in GRADS[2:]:
+        sizes |= _differ(gradient_of(f, m.x, grad) / grad, m.positive if grad > 0 else m.negative, m.noise)
     masks = {
         "the sign of grad matters": _differ(m.positive, m.negative, m.noise),
         "its size matters": sizes,

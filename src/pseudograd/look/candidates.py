@@ -18,7 +18,7 @@ from ..rule import OPS, Edge, Op, Rule
 from ..testing.contract.cases import Case
 from .measure import Measured
 
-GRADS = (1.0, -1.0, 2.0, -2.0, 1e-3, -1e-3, 1e3, -1e3)
+GRADS = (1.0, -1.0, 2.0, -2.0, *(sign * size for size in (1e-3, 1e3, 1e-9, 1e9) for sign in (1, -1)))
 CLOSE = 1e-6  # two computations with a relative difference up to this may be the same: a number in them was estimated
 _FIRST = ("relu", "relu6", "clamp")  # of the clamps only these are tried: hardtanh and the others compute the same
 _LAST = ("fake_quantize",)  # tried last: with a fine grid it has the values of `round`
