@@ -179,7 +179,7 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
     unclear, better = "", new if is_new_better else old
     if old_broken > new_broken:
         better = new
-        counts = f"{counted(old_broken, 'step')} under torch {old.torch} and in {new_broken} under torch {new.torch}"
+        counts = f"{counted(old_broken, 'recorded step')} under torch {old.torch} and in {new_broken} under torch {new.torch}"
         reason = f"gradients of parameters are not finite in {counts}"
         if is_old_better:
             unclear = f"{reason}, and the loss ends better under torch {old.torch}"

@@ -74,11 +74,11 @@ def test_an_ascent_is_better_where_it_is_higher(old: tuple[float, ...], new: tup
 @pytest.mark.parametrize(
     ("old", "new", "losses", "reason"),
     [
-        ((NAN,), (1.0,), ([1.0], [1.0]), "1 step under torch 2.13.0 and in 0 under torch 2.15.0: keep its convention"),
-        ((INF, NAN), (1.0, NAN), ([1.0, 0.5], [1.0, 0.4]), "2 steps under torch 2.13.0 and in 1 under torch 2.15.0: keep"),
+        ((NAN,), (1.0,), ([1.0], [1.0]), "1 recorded step under torch 2.13.0 and in 0 under torch 2.15.0: keep its convention"),
+        ((INF, NAN), (1.0, NAN), ([1.0, 0.5], [1.0, 0.4]), "2 recorded steps under torch 2.13.0 and in 1 under torch 2.15.0: keep"),
         ((1.0,), (NAN,), ([1.0], [1.0]), ""),
         ((INF,), (INF,), ([1.0], [1.0]), ""),
-        ((NAN, 1.0), (1.0, 1.0), ([1.0, 0.5], [1.0, 0.9]), "1 step under torch 2.13.0 and in 0 under torch 2.15.0, and the loss ends"),
+        ((NAN, 1.0), (1.0, 1.0), ([1.0, 0.5], [1.0, 0.9]), "1 recorded step under torch 2.13.0 and in 0 under torch 2.15.0, and the"),
     ],
 )  # fmt: skip
 def test_gradients_that_are_not_finite_count_before_a_loss_shows_them(
