@@ -152,11 +152,10 @@ def test_a_change_that_no_pin_takes_back_keeps_the_torch_that_trains(
     [
         ("2.13.0", "2.15.0", True),
         ("2.10.0", "2.13.0", False),
-        ("2.8.0", "2.10.0", False),
-        ("2.10.0", "2.8.0", True),  # atan2 at (0, 0)
+        ("2.10.0", "2.8.0", False),
         ("2.15.0", "2.14.0", True),  # fmin and fmax of NaN
         ("2.14.0", "2.15.0", False),
     ],
 )
-def test_a_pin_to_the_same_era_may_bring_a_later_gradient_to_an_earlier_torch(old: str, new: str, may_be: bool) -> None:
+def test_a_pin_to_the_same_era_may_bring_the_gradients_of_2_15_to_2_14(old: str, new: str, may_be: bool) -> None:
     assert may_be_pinned(replace(run(), torch=old), replace(run(), torch=new)) is may_be
