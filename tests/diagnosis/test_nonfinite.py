@@ -291,6 +291,7 @@ _SOURCES = {
     ),
     "the first layer": ("«net(x.sign() * 3.4e38)».square().sum()", "entries of the result are not finite, and"),
     "a sum": ("«(net(x) * 8e18).square().sum()»", "1 of 1 entries of the result are not finite"),
+    "a factor in front of a sum": ("(«net(x).square() * 3e38»).sum()", "entries of the result are not finite"),
     "matrices": ("(«(net(x) * 1e30) @ (net(x).T * 1e30)»).mean()", "256 of 256 entries of the result are not finite"),
     **{
         f"the forward of a checkpoint, {name}": (
