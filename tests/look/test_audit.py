@@ -19,9 +19,10 @@ from pseudograd.geometry import SHARES
 from pseudograd.look.audit import Audit
 from pseudograd.look.audit_figure import merge_regions
 from pseudograd.look.audit_record import AuditRecord
+from pseudograd.testing.measure.numeric import narrow_dtype_of
 from pseudograd.torch_table.eras import ERAS, installed_era
 
-from ..choices import folded, slow_but
+from ..choices import folded, one_in, slow_but
 from .functions import Silu, clamped, inside, inward, make_function
 
 TEXT = """\
@@ -338,6 +339,13 @@ def test_the_steps_of_half_precision_are_no_derivative(name: str) -> None:
         pg.audit(HALF[name], -3, 3, points=201)
 
 
+@folded
+@pytest.mark.parametrize("steps", [4, 10, 128, 256, 1000])
+def test_steps_of_one_size_are_no_half_precision(steps: int) -> None:
+    x = torch.linspace(-3, 3, 201, dtype=torch.float64)
+    assert narrow_dtype_of(lambda x: (x * steps).round() / steps, x) is None
+
+
 @pytest.mark.parametrize("refuses", [TypeError("no float64"), AssertionError()])
 def test_a_function_that_refuses_float64_is_audited_in_float32(refuses: Exception) -> None:
     def clamp(x: Tensor) -> Tensor:
@@ -501,6 +509,30 @@ def test_a_clamp_is_found_in_every_unit(scale: float) -> None:
     for shares in audit.shares.values():
         assert shares == {"flat": pytest.approx(2 / 3), "exact": pytest.approx(1 / 3)}
     assert audit.rule is None or audit.rule.startswith("clamp(")
+
+
+@folded
+@pytest.mark.parametrize(("x", "y"), one_in(3, [1e-12, 1.0, 1e6], [1e-18, 1.0, 1e12, 1e250]))
+def test_a_gradient_ten_times_too_large_is_biased_in_every_unit(x: float, y: float) -> None:
+    f = make_function(lambda v: v * (y / x), lambda grad, v: grad * (10 * y / x))
+    assert pg.audit(f, -3 * x, 3 * x, points=101).shares == {"grad > 0": {"biased": 1.0}, "grad < 0": {"biased": 1.0}}
+    exact = pg.audit(lambda v: v * (y / x), -3 * x, 3 * x, points=101)
+    assert exact.shares == {"grad > 0": {"exact": 1.0}, "grad < 0": {"exact": 1.0}}
+
+
+@folded
+@pytest.mark.parametrize(("dtype", "scale"), one_in(2, [torch.float32, torch.float64], [1e-3, 1.0, 1e3]))
+def test_a_second_derivative_is_judged_in_every_unit_and_dtype(dtype: torch.dtype, scale: float) -> None:
+    for f in (torch.tanh, torch.square):
+        audit = pg.audit(lambda x, f=f: f(x.to(dtype) / scale), -2 * scale, 2 * scale, points=101)  # type: ignore[misc]
+        assert audit.double_backward.word == "consistent"
+
+    def backward(grad: Tensor, x: Tensor) -> Tensor:
+        """cos without its own derivative."""
+        return (grad * (x.to(dtype) / scale).cos().detach() / scale).double()
+
+    wrong = make_function(lambda x: (x.to(dtype) / scale).sin(), backward)
+    assert pg.audit(wrong, -2 * scale, 2 * scale, points=101).double_backward.word == "inconsistent"
 
 
 @folded
