@@ -15,7 +15,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.look.candidates import Candidate
-from pseudograd.look.what_is import _difference_of_bounds, what_is
+from pseudograd.look.what_is import _difference_of_bounds, _is_replace_grad, what_is
 from pseudograd.rule import OPS
 from pseudograd.testing.contract.cases import cases_of
 
@@ -328,6 +328,27 @@ def test_compare_says_it_of_what_it_could_not_reach(tmp_path: Path, monkeypatch:
     assert name == "ClampWithGrad"
     assert location.endswith(f"which is {INWARD}: `from pseudograd.familiar import ClampWithGrad`")
     assert location in str(comparison)
+
+
+def test_the_whole_gradient_of_the_second_input_alone_makes_a_replace_grad() -> None:
+    def right(inputs: Any, grad: Tensor) -> Any:
+        return inputs[0], (None, grad.sum_to_size(inputs[1].shape))
+
+    def refuses(inputs: Any, grad: Tensor) -> Any:
+        raise ValueError(grad)
+
+    def changed(y: float = 1, second: float = 1, first: Any = None) -> Any:
+        return lambda inputs, grad: (y * right(inputs, grad)[0], (first, second * right(inputs, grad)[1][1]))
+
+    assert _is_replace_grad(right)
+    wrong = [
+        refuses,
+        changed(y=2),
+        changed(second=0.5),
+        changed(first=torch.ones(1)),
+        lambda *_: (torch.ones(1), (None, None)),
+    ]
+    assert not any(map(_is_replace_grad, wrong))
 
 
 def test_bounds_that_learn_something_else_make_another_function() -> None:
