@@ -44,6 +44,7 @@ HIDDEN: dict[str, tuple[Callable[[], Tensor], str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch 2.15's own, of a compiled network
 @pytest.mark.parametrize("is_compiled", [False, True])
 @pytest.mark.parametrize("name", HIDDEN)
 def test_it_is_named_with_its_line(name: str, is_compiled: bool) -> None:
