@@ -11,10 +11,10 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from torch.utils.flop_counter import FlopCounterMode
 
 import pseudograd as pg
-from pseudograd import kernels
+from pseudograd import engine, kernels
 from pseudograd.kernels import bits
 from pseudograd.ops.bounds import unify_bounds
-from pseudograd.rule import Call
+from pseudograd.rule import OPS, Call
 from pseudograd.testing.contract.cases import Case
 from pseudograd.testing.measure.transforms import REVERSE
 
@@ -228,3 +228,15 @@ def test_a_residual_gets_a_want_for_each_input() -> None:
             assert_equal(grad_x, grad_of(clamp_of("inward")))
     finally:
         kernels.remove(watched)
+
+
+def test_saved_inputs_are_those_of_a_node_of_that_primitive(two_bits: list[str]) -> None:
+    x, threshold = torch.tensor([0.25, 2.0], requires_grad=True), torch.tensor([0.5, 0.5], requires_grad=True)
+    y = pg.jumprelu(x, threshold, bandwidth=0.5)
+    node = y.grad_fn
+    call, (saved_x, saved_threshold, bandwidth, _) = engine.saved_inputs_of(node, OPS["jumprelu"]) or (None, [None] * 4)
+    assert call.label == "jumprelu/window"
+    assert (saved_x.tolist(), saved_threshold.tolist(), bandwidth) == ([0.25, 2], [0.5, 0.5], 0.5)
+    assert engine.saved_inputs_of(node, OPS["clamp"]) is None
+    assert engine.saved_inputs_of(torch.sin(x).grad_fn, OPS["jumprelu"]) is None
+    assert engine.saved_inputs_of(pg.clamp(x * 1, -1.0, 1.0).grad_fn, OPS["clamp"]) is None, "it saves bits"
