@@ -59,3 +59,5 @@ def test_a_gradient_that_the_program_itself_uses_may_be_added(is_asked: bool, is
                 loss.backward()
     (finding,) = d.findings
     assert ("if the program adds this gradient" in finding.next_step) == (is_asked or not is_parameter)
+    evidence = " ".join((finding.evidence, *finding.also))
+    assert ("inside, if the program subtracts this gradient" in evidence) == (is_asked or not is_parameter)

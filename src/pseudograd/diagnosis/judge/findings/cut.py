@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from ....torch_table.eras import installed_era
 from ....wording import percent
 from ...records import Finding, Site
+from ...sites import UNKNOWN
 from .. import advice
 from .dead import DEAD_SHARE, count_cut
 from .edge import is_at_an_edge
@@ -33,6 +34,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 text += f", {percent(site.cut_magnitude_share)} of their size"
             if site.recoverable is not None:
                 text += f"; {percent(site.recoverable_share)} of that would lead back inside"
+                text += ", if the program subtracts this gradient" if site.direction == UNKNOWN else ""
             yield KIND.site_finding(site, text, _sides(site), advice.advise(site, evidence), share)
         elif site.family == "fake_quantize" and share >= CLIPPED_SHARE:
             yield KIND.site_finding(
