@@ -49,6 +49,7 @@ USES = (
     "pseudograd.comparison.variants",
     "pseudograd.comparison.verdicts",
     "pseudograd.errors",
+    "pseudograd.listen.program.process",
     "pseudograd.listen.program.signals",
     "pseudograd.look.palette",
     "pseudograd.ops.bound_rules",

@@ -140,6 +140,15 @@ def test_each_process_that_has_torch_says_its_part(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.program
+def test_a_module_of_python_that_we_import_is_not_a_file_of_the_program_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "shlex.py").write_text("print('the program has its own shlex')")
+    (tmp_path / "quoting.py").write_text(f"import shlex\nquote = shlex.quote\n{SAYING}")
+    done = ran(tmp_path, "import torch\nprint('torch')\nimport shlex", module="quoting", word="said")
+    assert [part.content for part in done.parts] == ["said"]
+    assert done.stdout.decode().splitlines() == ["torch", "the program has its own shlex"]
+
+
+@pytest.mark.program
 @pytest.mark.parametrize(
     ("text", "word", "status", "errors", "unseen"),
     [

@@ -28,12 +28,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from ..comparison.tune import tune
     from ..listen.program.files import checked_file, json_text, write
+    from ..listen.program.process import standard_library_first
     from ..listen.program.signals import stoppable
     from ..parse_rule import items
 
     with stoppable(), current_folder():
+        with standard_library_first():
+            from ..comparison.tune import tune
         import_modules("tune", options)
         if options.task is None:
             raise ValueError("tune: --task must be given, got none. Name your training as MODULE:FUNCTION.")

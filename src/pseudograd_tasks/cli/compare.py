@@ -105,20 +105,23 @@ def _check_combination(options: argparse.Namespace) -> None:
 
 def _measure(options: argparse.Namespace, folder: Path) -> Results:
     """Run the tasks, or the training of the user. folder: that of the report, which is checked before any run."""
-    from pseudograd.comparison.compare import compare
-    from pseudograd.comparison.runs import Run
-    from pseudograd.comparison.variants import variants
-    from pseudograd.ops.bound_rules import COMPARED_RULES
-    from pseudograd.parse_rule import items
+    from pseudograd.listen.program.process import standard_library_first
 
-    from .. import find_tasks
+    with standard_library_first():
+        from pseudograd.comparison.compare import compare
+        from pseudograd.comparison.runs import Run
+        from pseudograd.comparison.variants import variants
+        from pseudograd.ops.bound_rules import COMPARED_RULES
+        from pseudograd.parse_rule import items
+
+        from .. import find_tasks
+
+        require_extras("compare", *_EXTRAS)
+        from ..report.sources import own_results, run_tasks
+        from ..report.terminal import progress
+        from ..report.write import check_folder
 
     settings = _settings(options)
-    require_extras("compare", *_EXTRAS)
-    from ..report.sources import own_results, run_tasks
-    from ..report.terminal import progress
-    from ..report.write import check_folder
-
     rules = None if options.rules is None else items(options.rules)
     if options.task:
         case = own_case(options, "compare", rules)

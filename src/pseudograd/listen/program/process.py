@@ -16,7 +16,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
@@ -27,6 +28,25 @@ from .files import write
 _PATIENCE = 10.0  # seconds: SIGTERM and os._exit do not wait longer for a device that hangs
 _DATA_WORKER = "torch.utils.data._utils.worker"
 Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+@contextlib.contextmanager
+def standard_library_first() -> Iterator[None]:
+    """Inside, our imports find modules of Python itself, and no file of the program that has the name of such a module.
+
+    At the end these modules are forgotten, so that the program imports its own files.
+    """
+    folder, before = os.path.dirname(os.__file__), set(sys.modules)
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        for name in (set(sys.modules) - before) & sys.stdlib_module_names:
+            spec = PathFinder.find_spec(name)
+            if spec is not None and not (spec.origin or "").startswith(folder):
+                for part in [part for part in sys.modules if f"{part}.".startswith(f"{name}.")]:
+                    del sys.modules[part]
 
 
 class Follower(Protocol):
@@ -61,7 +81,9 @@ class Process:
 
     def begin(self) -> None:
         try:
-            self.follower = importlib.import_module(self.job["module"]).begin(self.job, self)
+            with standard_library_first():
+                module = importlib.import_module(self.job["module"])
+            self.follower = module.begin(self.job, self)
         except Exception as error:
             self._note(error)
 
@@ -81,7 +103,8 @@ class Process:
             return
         self._is_written = True
         try:
-            content = self.follower.content()
+            with standard_library_first():
+                content = self.follower.content()
             if content is not None:
                 self._store("part", pickle.dumps({**self._who(), "content": content}))
         except Exception as error:
