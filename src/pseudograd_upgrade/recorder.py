@@ -21,6 +21,7 @@ from pseudograd.listen.harmless import Errors, harmless, quietly, unheard
 from pseudograd.listen.listener import Listener, Subscriber, listening, push_in_backward, take_off
 from pseudograd.listen.nodes import LEAF as LEAF_NODE
 from pseudograd.listen.program.follow import Enough
+from pseudograd.listen.program.process import standard_library_first
 from pseudograd.rewrite.pin_edge import pin_edge
 from pseudograd.torch_table.private import below_wrappers, is_wrapped, number_of, without_torch_function
 
@@ -367,7 +368,8 @@ def set_seed(number: int) -> None:
     torch.manual_seed(number)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed(number)
+        with standard_library_first():  # numpy imports its module random now
+            numpy.random.seed(number)
 
 
 def shake_after_each_step() -> None:

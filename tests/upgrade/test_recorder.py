@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -221,3 +223,25 @@ def test_an_event_keeps_its_numbers_when_another_thread_ends_a_step_meanwhile() 
     recorder._fetch_events()
     *_, event = recorder.steps[1]
     assert (event.origin, [digest.numbers[0] for digest in event.tensors]) == (origin, [1.0, 2.0])
+
+
+SEEDS = """
+import torch
+from pseudograd_upgrade.recorder import set_seed
+set_seed(1)
+import numpy, secrets
+numbers = numpy.random.get_state()[1].tolist()
+numpy.random.seed(1)
+assert numbers == numpy.random.get_state()[1].tolist()
+print(secrets.NAME)
+"""
+
+
+@pytest.mark.program
+def test_numpy_is_seeded_although_the_program_has_a_file_with_the_name_of_a_module_that_numpy_imports(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "secrets.py").write_text("NAME = 'that of the program'")
+    (tmp_path / "program.py").write_text(SEEDS)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, check=False)
+    assert done.stdout == "that of the program\n", done.stderr

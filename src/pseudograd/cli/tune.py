@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,9 @@ def run(options: argparse.Namespace) -> int:
     with stoppable(), current_folder():
         with standard_library_first():
             from ..comparison.tune import tune
+
+            with suppress(ImportError):  # numpy imports it when a run is seeded
+                import numpy.random  # noqa: F401
         import_modules("tune", options)
         if options.task is None:
             raise ValueError("tune: --task must be given, got none. Name your training as MODULE:FUNCTION.")
