@@ -94,6 +94,25 @@ def test_no_rewrite_raises_where_torch_does_not(name: str, rule: str) -> None:
 IN_PLACE = "a bound of another dtype or a larger shape, in place"
 
 
+@pytest.mark.parametrize(
+    ("of_x", "of_bound"), [((1,), (3,)), ((3,), (1, 3)), ((1, 3), (2, 3)), ((2, 1), (2, 3)), ((2, 3), (2,))], ids=str
+)
+@pytest.mark.parametrize("place", ["min", "max"])
+def test_in_place_a_larger_bound_is_torchs_error_and_said(
+    place: str, of_x: tuple[int, ...], of_bound: tuple[int, ...]
+) -> None:
+    def outcome() -> str:
+        bounds = {"min": torch.zeros(()), "max": torch.ones(()), place: torch.ones(of_bound)}
+        with pytest.raises(RuntimeError) as error:
+            (torch.ones(of_x, requires_grad=True) * 1).clamp_(**bounds)
+        return str(error.value)
+
+    plain = outcome()
+    with override(clamp="identity") as context:
+        assert outcome() == plain
+    assert [site.why for site in context.report().missed] == [IN_PLACE]
+
+
 @pytest.mark.parametrize("place", ["min", "max"])
 def test_in_place_a_bound_of_another_dtype_is_left_to_torch_and_said(place: str) -> None:
     x = torch.tensor([-2.0, 0.0, 2.0], dtype=torch.float16, requires_grad=True)
