@@ -225,6 +225,21 @@ def test_a_mode_of_the_program_sees_no_call_that_is_made_for_later_ones() -> Non
             y.sum().backward()
 
 
+@needs_native
+def test_where_torch_hides_its_checkpoints_no_bits_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On this torch a recomputation runs under the contexts of the backward, so it must save what torch saves."""
+    monkeypatch.setattr(kernels.table, "checkpoint_frame", None)
+    kernels.table._note_change()
+    try:
+        for context in CONTEXTS.values():
+            with context():
+                for way, count in (("numbers", 1), ("tensors", 3)) * 2:
+                    assert [dtype for dtype, _ in saved(way, LARGE)] == [torch.float32] * count
+    finally:
+        monkeypatch.undo()
+        kernels.table._note_change()
+
+
 def test_a_pin_leaves_what_torch_does_itself_to_torch() -> None:
     with pin_edge("tensorflow"):
         assert {"relu", "abs"} <= entered_contexts.families_left_to_torch()
