@@ -110,6 +110,21 @@ def test_switching_on_and_off_switches(name: str) -> None:
     assert any(under != plain for under in slopes)
 
 
+def test_a_parameter_is_a_constant_of_the_graph() -> None:
+    """A number that changes would become a symbol, which some torch versions take for a size of x."""
+    taken: list[int] = []
+
+    def backend(graph: Any, inputs: list[Any]) -> Any:
+        taken.append(len(inputs))
+        return graph.forward
+
+    f = torch.compile(clamp_to_one, backend=backend, fullgraph=True)
+    for value in (0.5, 0.25):
+        with override(clamp=rules.leaky(value)):
+            assert slope(f)[0] == value
+    assert taken == [1, 1]
+
+
 @pytest.mark.program
 @pytest.mark.parametrize("rule", ["inward", "pin"])
 @pytest.mark.parametrize("reentrant", [True, False])

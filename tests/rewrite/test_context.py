@@ -408,6 +408,31 @@ def test_a_forward_inside_a_backward_is_rewritten_once(is_of_an_edge: bool, insi
     assert (around.report().rewritten, around.report().missed) == ((), ())
 
 
+class _Starting(TorchFunctionMode):
+    """Another's mode, which starts a backward when torch.neg is called."""
+
+    def __init__(self, start: Callable[[], object]) -> None:
+        super().__init__()
+        self.start = start
+
+    def __torch_function__(self, func: object, types: object, args: Any = (), kwargs: Any = None) -> object:
+        if func is torch.neg:
+            self.start()
+        return func(*args, **(kwargs or {}))  # type: ignore[operator]
+
+
+def test_a_backward_that_a_mode_between_two_contexts_starts_runs_under_both() -> None:
+    """In the mode between them, torch's stack has the outer context, but not the inner one."""
+    x = OUT.clone().requires_grad_()
+    edge = torch.autograd.graph.get_gradient_edge(Refining.apply(x).sum())  # type: ignore[no-untyped-call]
+    starting = _Starting(lambda: torch.autograd.backward(edge, torch.ones(())))
+    with override(relu="identity") as around, starting, override(clamp="inward"):
+        torch.neg(OUT)
+        assert slope() == INWARD
+    assert x.grad.tolist() == INWARD
+    assert around.report().rewritten == ()
+
+
 # --- what others do ---------------------------------------------------------------------------------------------------
 
 CHANGED_AFTERWARDS = {
