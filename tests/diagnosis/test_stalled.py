@@ -211,14 +211,27 @@ def _kahan(p: Any, state: Any, rate: float) -> None:
     rest += before - p
 
 
+def _round_at_random(p: Any, new: Tensor) -> None:
+    bits = new.view(torch.int32) + torch.randint(0, 1 << 16, p.shape, dtype=torch.int32)
+    p.copy_((bits & -65536).view(torch.float32))
+
+
+def _random_like_sgd(p: Any, state: Any, rate: float) -> None:
+    _round_at_random(p, p.float() - rate * p.grad.float())
+
+
+def _random_like_lion(p: Any, state: Any, rate: float) -> None:
+    mean = state.setdefault("mean", torch.zeros_like(p))
+    mean.lerp_(p.grad, 0.1)
+    _round_at_random(p, p.float() - rate * mean.float().sign())
+
+
 def _random_like_adam(p: Any, state: Any, rate: float) -> None:
     grad, state["step"] = p.grad.float(), state.get("step", 0) + 1
     mean, square = (state.setdefault(name, torch.zeros_like(grad)) for name in ("exp_avg", "exp_avg_sq"))
     mean.lerp_(grad, 1.0)  # as with betas of 0
     square.lerp_(grad * grad, 1.0)
-    new = p.float() - rate * mean / (square.sqrt() + 1e-8)
-    bits = new.view(torch.int32) + torch.randint(0, 1 << 16, p.shape, dtype=torch.int32)
-    p.copy_((bits & -65536).view(torch.float32))
+    _round_at_random(p, p.float() - rate * mean / (square.sqrt() + 1e-8))
 
 
 def _proximal(p: Any, state: Any, rate: float) -> None:
@@ -236,7 +249,9 @@ HEALTHY: dict[str, tuple[Optimizer, torch.dtype, dict[str, Any]]] = {
     "too few steps to say never": (adamw(3e-6), LOW, {"steps": 9}),
     "rows that something else holds": (writing(100.0, _last_row), LOW, {}),
     "weights of full precision in the state": (writing(3e-6, _master), LOW, {}),
-    "stochastic rounding": (writing(1e-5, _random_like_adam), LOW, {}),
+    "stochastic rounding, as SGD": (writing(1e-2, _random_like_sgd), LOW, {}),
+    "stochastic rounding, as Adam": (writing(1e-5, _random_like_adam), LOW, {}),
+    "stochastic rounding, as Lion": (writing(1e-5, _random_like_lion), LOW, {"steps": 20}),
     "zeros that a penalty holds": (writing(0.1, _proximal), FULL, {}),
     "compensated summation": (writing(3e-6, _kahan), LOW, {}),
 }
