@@ -75,8 +75,6 @@ def override(site: Site, rule: str, effect: str = "") -> str:
         why = "in place of this call, as its optimizer ascends"
         return f"pseudograd.{site.family}(..., maximize=True)  # {why}{effect}"
     condition, hint = f"site.is_at({site.where!r})", _AROUND_THE_STEP
-    if rule == DEFAULT_RULE and site.direction == UNKNOWN:
-        effect += "; if the program adds this gradient, pseudograd.clamp(..., maximize=True) in place of this call"
     file = "" if site.source is None else site.source[0]
     if file and not is_of_a_package(file):
         source = " ".join(line.strip() for line in lines_of(file))
@@ -87,7 +85,11 @@ def override(site: Site, rule: str, effect: str = "") -> str:
         else:  # a cell of a notebook, whose name changes when it runs again
             condition = f"site.expression == {site.expression!r}"
     chosen = f"{site.family}=lambda site: {rule!r} if {condition} else None"
-    return f"with pseudograd.override({chosen}): ...{hint}{effect}"
+    line = f"with pseudograd.override({chosen}): ...{hint}{effect}"
+    if rule == DEFAULT_RULE and site.direction == UNKNOWN:
+        instead = f"pseudograd.{site.family}(..., maximize=True) in place of this call"
+        return f"If the program adds this gradient to x, {instead}. If it subtracts it: {line}"
+    return line
 
 
 def advise(site: Site, evidence: Evidence) -> str:
