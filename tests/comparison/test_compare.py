@@ -153,8 +153,9 @@ def test_a_run_that_repeats_itself_is_run_twice_and_not_tested() -> None:
     comparison = pg.compare(run, rules=["inward"], seeds=10)
     assert (len(calls), comparison.repeats, comparison.verdict("inward").verdict) == (2 * 5, True, "no difference")
     assert re.search(r"^inward       1 +worse, by 1$", str(comparison), re.MULTILINE)
-    assert "The seed changes nothing: no run takes it or moves the generators of torch, random and numpy" in str(
-        comparison
+    assert (
+        "The seed seems to change nothing: no run takes it or moves the generators of torch, random and numpy"
+        in str(comparison)
     )
     assert comparison.leaders() == ("zero/closed", "zero/open", "torch.clamp")
 
@@ -177,7 +178,7 @@ def test_a_run_that_draws_has_every_seed_run(what: str) -> None:
 
     comparison = pg.compare(run, rules=[], seeds=3)
     assert (len(comparison.seeds), comparison.repeats) == (3, False)
-    assert "The seed changes nothing" not in str(comparison)
+    assert "The seed seems" not in str(comparison)
 
 
 def test_a_run_that_is_given_a_seed_has_every_seed_run_and_one_with_its_own_generator_has_not() -> None:

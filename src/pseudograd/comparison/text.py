@@ -145,7 +145,7 @@ def closing_lines(comparison: Verdicts) -> Iterator[str]:
     """The method of the verdicts, the calls that were reached, and the runs that failed."""
     if comparison.repeats:
         yield (
-            "The seed changes nothing: no run takes it or moves the generators of torch, random and numpy that it sets, and "
+            "The seed seems to change nothing: no run takes it or moves the generators of torch, random and numpy that it sets, and "
             "with two seeds each run gave the same. So each variant has one value, and there is no test. If run draws "
             "from a generator of its own, give it an argument seed, and seed that generator with it."
         )
