@@ -1,7 +1,5 @@
 """compare(run): the numbers are those of the runs, the verdicts those of the test, and a wrong run gets our error."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

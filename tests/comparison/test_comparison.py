@@ -1,7 +1,5 @@
 """The result of compare: JSON that reads back, a picture of what was measured, a frame."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

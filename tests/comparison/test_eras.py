@@ -1,7 +1,5 @@
 """compare runs every era in the table: with a third one it speaks of all three."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """At most 5 % of reports claim a difference where there is none: by the simulation that docs quote, and by a small one here."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs: in this process or others, stored in a folder and found again by what decides them."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """The test of paired differences: against SciPy's, and against all signs tried one by one."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """tune(run): the worse half is dropped, the eras of torch.clamp stay to the end, and the last round has seeds of its own."""
 
-from __future__ import annotations
-
 import json
 import math
 import random

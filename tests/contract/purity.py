@@ -4,8 +4,6 @@ A formula of a rule is made of comparisons, `where` and arithmetic. A function o
 rule what the installed torch does there, which differs from version to version.
 """
 
-from __future__ import annotations
-
 import dis
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, partial

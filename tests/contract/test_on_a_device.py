@@ -1,7 +1,5 @@
 """On CUDA: forward is torch's there, bit for bit; the gradient is the CPU's, up to how a device divides and takes exponentials."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """No pull reaches a function of torch with an edge of its own."""
 
-from __future__ import annotations
-
 from . import purity
 
 

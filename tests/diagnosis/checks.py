@@ -1,7 +1,5 @@
 """What tests read of a diagnosis, and how they follow its advice."""
 
-from __future__ import annotations
-
 import inspect
 import textwrap
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A diagnosis notes its own errors and goes on. Here a test fails for them, unless it reads `errors`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ A program is a function that trains something inside `diagnose` and returns the 
 `# fault: KIND`.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib
 import inspect

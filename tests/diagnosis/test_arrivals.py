@@ -2,8 +2,6 @@
 have the same sums as calls that are counted at once.
 """
 
-from __future__ import annotations
-
 import contextlib  # noqa: F401
 import threading  # noqa: F401
 from collections.abc import Callable

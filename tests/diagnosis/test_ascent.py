@@ -1,7 +1,5 @@
 """An optimiser that maximises adds the gradient: what leads back inside, and what to paste, is the other way round."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A diagnosis beside the rest of torch: the program computes what it computes without one, and nothing of ours fails."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import pickle

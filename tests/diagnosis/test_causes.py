@@ -1,7 +1,5 @@
 """Causes that no op names by what it cuts: zeros of a product, hooks, memory that is written to; and what is idle or asked for nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable

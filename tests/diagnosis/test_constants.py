@@ -1,7 +1,5 @@
 """The thresholds of the findings: the answer changes between a number just below a threshold and one at it or just above."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A diagnosis beside other contexts: nested, in helpers, ended out of order, and around one half of a step only."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

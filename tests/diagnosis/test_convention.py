@@ -1,7 +1,5 @@
 """The finding `convention`: what it says, and whether it is right that it matters."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """Parameters that get a gradient in part: dead units and thresholds are findings, what is natural is a calm line or nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Each class of finding on a case that has it, with its sentences; and which cuts decide the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

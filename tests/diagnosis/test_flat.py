@@ -1,7 +1,5 @@
 """Facts that show over steps alone: a loss that does not follow the weights, rates of 0, and a gradient of rounding."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Arguments that are no tensors, rates that learn and complex weights: the program runs as it would, and the numbers are right."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable, Mapping

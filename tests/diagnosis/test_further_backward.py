@@ -1,7 +1,5 @@
 """A further backward pass: the same gradients as those of torch's engine, bit for bit, without running any code of the program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 A tracer finds each line of ours that runs during a program, and makes it raise.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

@@ -1,7 +1,5 @@
 """The picture over the steps: its numbers, and what the page draws of them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The table of findings: whatever speaks of a code reads it, and a new kind is one row."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """What a logger gets: a flat dict of floats, with the numbers of the records."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The name of a parameter: its path in the given model, else in the outermost module of the program."""
 
-from __future__ import annotations
-
 import gc
 import inspect  # noqa: F401
 import sys  # noqa: F401

@@ -1,7 +1,5 @@
 """A term of the loss that does nothing is a finding at its line; a metric, a surrogate and a trick for ranks are none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path

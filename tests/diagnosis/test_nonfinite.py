@@ -1,7 +1,5 @@
 """A gradient that is not finite has a line, values that did it, and a next step that ends it when it is pasted."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import itertools

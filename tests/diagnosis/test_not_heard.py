@@ -1,7 +1,5 @@
 """Steps of torch's own optimisers, which make half of the calls of a training step, are not heard. Nothing else is lost."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any

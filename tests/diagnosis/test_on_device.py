@@ -1,7 +1,5 @@
 """A diagnosis on a stand-in for a device: no tensor says that it is on the CPU, and each call of torch counts as a launch."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Callable

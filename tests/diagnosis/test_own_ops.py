@@ -1,7 +1,5 @@
 """A program that uses this library, or runs under a pin or an override: ops have names, and the next step knows who chose the rule."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """`pseudograd diagnose` of programs with several processes, and of programs that do not end at their last line."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """`diagnose` finds every planted fault at its line and nothing else, and has no finding for a healthy program."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """`pseudograd diagnose` of a program on two ranks, with the launcher inside and outside of the command."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Those that are not installed are skipped; torchao, kornia and x-transformers come with the development extra.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

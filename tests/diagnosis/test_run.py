@@ -2,8 +2,6 @@
 `lint`; and the page in a browser.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """How much of a gradient is convention: as the program itself computes it under a pin of the other convention."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

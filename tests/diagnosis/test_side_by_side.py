@@ -1,7 +1,5 @@
 """Trainings side by side: a convention decides where a training under the other one is seen to end elsewhere, and nowhere else."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

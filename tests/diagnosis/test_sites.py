@@ -1,7 +1,5 @@
 """Every way to get a gradient has the expected counts: of 41 points 20 are outside [-1, 1], and two at its bounds."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

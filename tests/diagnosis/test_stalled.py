@@ -1,7 +1,5 @@
 """Steps that rounding swallows are a finding, and a healthy training has none."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -1,7 +1,5 @@
 """Who starves: what the model given or an optimiser that stepped should train. What gets nothing on purpose is a calm line."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

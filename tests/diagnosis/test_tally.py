@@ -1,7 +1,5 @@
 """The counts of one backward call, by the kernel in C and by ATen, equal counts made one element at a time."""
 
-from __future__ import annotations
-
 import functools
 import math
 from typing import Any

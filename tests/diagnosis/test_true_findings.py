@@ -1,7 +1,5 @@
 """A sentence of the report is true where it stands, absent where it would be false, and its advice, pasted, works."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json

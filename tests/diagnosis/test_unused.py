@@ -1,7 +1,5 @@
 """A gradient that no optimiser steps is a finding where that is a mistake, and none where it is meant."""
 
-from __future__ import annotations
-
 import copy  # noqa: F401
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What-ifs equal the program run with those rules, bit for bit; and where they would not, they give no number."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

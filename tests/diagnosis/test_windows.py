@@ -1,7 +1,5 @@
 """Thresholds of jumprelu whose window holds no x: found, counted, and told what would help."""
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -1,7 +1,5 @@
 """Ways to train a network whose forward takes a batch and returns its loss: by hand, by a package, in low precision, sharded."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """The examples run, without a warning; and the committed notebooks are the scripts, executed."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """torch.export and ONNX show torch's own op, and say that the rule is dropped where the program might be trained."""
 
-from __future__ import annotations
-
 import warnings
 
 import pytest

@@ -1,7 +1,5 @@
 """Sources that could hang, crash or mislead lint: it never answers with a traceback or a false sentence."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

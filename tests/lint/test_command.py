@@ -1,7 +1,5 @@
 """`pseudograd lint` and `explain` as somebody calls them: status, formats, baseline, what is read and what is left out."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

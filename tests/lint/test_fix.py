@@ -1,7 +1,5 @@
 """`pseudograd lint --fix` changes no value and no finite gradient, writes whole files, and leaves alone what it cannot mend exactly."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

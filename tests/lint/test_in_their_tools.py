@@ -2,8 +2,6 @@
 `upgrade` and `bisect` there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """lint is quiet about a call through which nothing learns: in evaluation alone, of what has no gradient, or on the way to no loss."""
 
-from __future__ import annotations
-
 import pytest
 
 from pseudograd_lint.check import check, parse

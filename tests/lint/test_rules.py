@@ -1,7 +1,5 @@
 """Each rule speaks in its example and is silent in the mended one; names, definitions and comments are followed as Python does."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ in fast paths, traces and autocast.
 Each program below passes one of these questions of torch. Its results are those without a context, bit for bit.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager

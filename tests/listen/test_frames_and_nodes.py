@@ -1,7 +1,5 @@
 """Lines, expressions, nodes and backwards, as rewriting and diagnosing use them."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """A context that another thread ends, as a generator that is closed elsewhere: the thread that entered it goes on as without a context."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import time

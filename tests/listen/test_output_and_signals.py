@@ -1,7 +1,5 @@
 """Terminals that lack characters, and signals that ask a command to stop."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

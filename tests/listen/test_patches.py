@@ -1,7 +1,5 @@
 """Every patch of torch is in the table, is taken out again, and is shown by `doctor`."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

@@ -1,7 +1,5 @@
 """A program that python itself runs, the parts that its processes write, and files that are written whole or not at all."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

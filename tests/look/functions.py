@@ -1,7 +1,5 @@
 """Functions with a chosen forward and a chosen backward, to be audited."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The numbers, text and figure of an audit, compared with functions whose backward is known."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """pseudograd audit: its text and files, and one line for a wrong argument."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

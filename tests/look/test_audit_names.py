@@ -1,7 +1,5 @@
 """The name that an audit gives: every rule of the table from its behaviour alone, and none for what only looks like one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 
 import pytest

@@ -1,7 +1,5 @@
 """The inputs and parameters that measured points suggest, from records that are written by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

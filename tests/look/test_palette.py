@@ -1,7 +1,5 @@
 """The colours of the steps' rules differ for readers with and without the two common kinds of colour blindness."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

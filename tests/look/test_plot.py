@@ -1,7 +1,5 @@
 """plot: the numbers that are drawn, where they are drawn, and that all of it is on the canvas."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from collections.abc import Callable, Iterator

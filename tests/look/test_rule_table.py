@@ -1,7 +1,5 @@
 """The text of `pseudograd rules`, beside the bytes that a call really keeps."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

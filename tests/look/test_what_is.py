@@ -1,7 +1,5 @@
 """Copied classes are known by what they compute; a program in which they are looked for stays as it was."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -3,8 +3,6 @@
 `eras.json` holds what those two torches gave; `test_pin_edge.py` holds pin_edge against it on every torch.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

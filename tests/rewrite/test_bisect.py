@@ -1,7 +1,5 @@
 """bisect: the search alone, and programs in processes of their own."""
 
-from __future__ import annotations
-
 import math
 import os
 import random

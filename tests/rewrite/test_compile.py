@@ -1,7 +1,5 @@
 """torch.compile under a rewriting: no graph break, and each call has the rule of the context that is entered then."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

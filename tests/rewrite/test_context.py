@@ -1,7 +1,5 @@
 """The context itself: nesting, exceptions, generators, threads, decorators, backward afterwards, in-place semantics."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import threading

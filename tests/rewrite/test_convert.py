@@ -1,7 +1,5 @@
 """convert: modules exchanged for ones with a rule, and back."""
 
-from __future__ import annotations
-
 import copy
 import io
 import itertools

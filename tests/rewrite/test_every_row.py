@@ -3,8 +3,6 @@
 Values are torch's, gradients those of the primitive that stands in, or torch's own where the row lacks the rule.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import pickle

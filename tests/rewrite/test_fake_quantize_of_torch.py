@@ -1,7 +1,5 @@
 """override(fake_quantize="zero") is torch's own gradient, whatever the scale and the zero point are, at the ends of the grid too."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

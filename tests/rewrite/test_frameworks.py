@@ -1,7 +1,5 @@
 """pin_edge to a framework, to what torch's versions differ in, and of one family: against what each was measured to give."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any

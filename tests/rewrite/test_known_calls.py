@@ -1,7 +1,5 @@
 """Rewritten calls that keep bits, and calls like an earlier one: they have the gradients, reports and checkpoints of the first call."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Callable

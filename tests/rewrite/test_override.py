@@ -1,7 +1,5 @@
 """override: torch raises its own errors; a call that cannot be rewritten keeps torch's rule and is reported; families of functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

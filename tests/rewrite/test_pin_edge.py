@@ -1,7 +1,5 @@
 """pin_edge against what torch 2.13 and 2.15 themselves gave, element for element, whatever torch runs this."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

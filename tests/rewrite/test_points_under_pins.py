@@ -4,8 +4,6 @@ Run on every torch this is the promise that a pinned program trains alike on all
 its reason; nothing else may differ, and nothing that stands there may have come to agree.
 """
 
-from __future__ import annotations
-
 import functools
 
 import pytest

@@ -5,8 +5,6 @@ a plain autograd.Function, written here, stands where torchao calls torch.clamp.
 docs/real_packages.json holds what torch 2.13 and 2.15 gave on one machine; the README shows it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

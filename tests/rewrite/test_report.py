@@ -1,7 +1,5 @@
 """report(): the calls that were rewritten, with their lines, and those that could not be. And rules chosen by site."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import linecache

@@ -1,7 +1,5 @@
 """`pseudograd run`: a program that nobody edits; exact texts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """vmap, func.grad, jvp and their compositions under a rewriting, against the public op in the same place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """A function that hides an op of the table is written out, or the report says that the op is not reached: compared with a list."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every function that is written out has torch's own gradient, in both eras, and the rule of the functions that it hides."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One run of `compare` for all tests of this folder: their xdist_group keeps them in one process of a parallel run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """One variant in one world of a task, with checks that hold for every task."""
 
-from __future__ import annotations
-
 import math
 
 from pseudograd.comparison.variants import variants

@@ -1,7 +1,5 @@
 """`pseudograd compare` and `tune` from the command line: a training of one's own, kept, in processes."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

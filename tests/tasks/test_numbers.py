@@ -1,7 +1,5 @@
 """The numbers that `compare` measures: the promises of the tasks, on every torch."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The report folder: whole or not at all, self-contained, every number in a sentence computed."""
 
-from __future__ import annotations
-
 import ast
 import copy
 import html

@@ -1,7 +1,5 @@
 """The sentences of tasks with seeds: who is better is decided by the paired test, and every task can speak."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import pytest

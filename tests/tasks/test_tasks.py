@@ -1,7 +1,5 @@
 """A task is one file, or none: what a report needs of it stands in its record."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The worlds of the tasks: their problems, their networks and their pictures, against references that are written apart."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

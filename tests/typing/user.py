@@ -3,8 +3,6 @@
 # torch and matplotlib leave some of their own methods without types.
 # pyright: strict, reportUnknownMemberType=false
 # mypy: allow-untyped-calls
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING

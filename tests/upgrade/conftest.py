@@ -1,7 +1,5 @@
 """Every test here has a folder of its own for the programs that it writes; they run in copies of this process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs of a program that a test writes as numbers."""
 
-from __future__ import annotations
-
 from pseudograd_upgrade.recording import Digest, Event, Origin, Recording, load_recording
 
 ORIGINS = [

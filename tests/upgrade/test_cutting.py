@@ -1,7 +1,5 @@
 """A call that differs is made small, and written as a program: in this process, with torch and with a changed function of torch."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`pseudograd upgrade --routes cpu,cuda`: both devices train on the CPU's random numbers. Some tests need a device."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

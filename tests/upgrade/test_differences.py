@@ -1,7 +1,5 @@
 """Differences and rounding, of runs that are written as numbers; the digests of tensors against plain sums."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """The two environments of `upgrade`: an installer of the test's own makes them, and in the last test pip, from wheels in a folder."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Lines of a package whose two versions differ."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which pin is advised: from the losses and gradients of the two runs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The runs and answers of `upgrade`, with recordings that a test writes: no program runs here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple

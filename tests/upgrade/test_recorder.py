@@ -1,7 +1,5 @@
 """The recorders of `upgrade` in this process, on three steps of a training."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import random

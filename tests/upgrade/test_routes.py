@@ -1,7 +1,5 @@
 """`pseudograd upgrade --routes`: the routes, blocks and segments, and programs in eager mode and under compilers."""
 
-from __future__ import annotations
-
 import copy
 import os
 from pathlib import Path

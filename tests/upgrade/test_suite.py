@@ -1,7 +1,5 @@
 """`upgrade -m pytest`: a suite, test by test. The runs of most tests here are written as numbers; the last ones run pytest."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle

@@ -3,8 +3,6 @@
 PSEUDOGRAD_OTHER_PYTHON names an interpreter with a torch of the other era.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

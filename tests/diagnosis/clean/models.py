@@ -1,7 +1,5 @@
 """Autoencoders, adversaries, codebooks, simulations, agents, language models, recurrent nets, routing."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Classifiers and regressions, with what belongs to a training loop around them."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

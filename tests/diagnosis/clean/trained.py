@@ -1,7 +1,5 @@
 """One healthy network in each way to train: by packages, in low precision, compiled, checkpointed, on two ranks."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Convolutions, pictures that are parameters, quantisation-aware training, renderers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Programs with one fault each, of kinds that no other test of a diagnosis has."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
