@@ -216,8 +216,8 @@ def readme_part(run: Run) -> str:
         [
             f"![{ALT_TEXTS['speed.png']}](docs/speed.png)",
             f"On the CPU, forward and backward of a million elements with `inward` take {ratios}, the class that scripts "
-            f"copy (the *popular snippet*). The picture compares with a mere copy of x and grad: "
-            f"`inward` takes {over['floor']:.2f} × its time. "
+            f"copy (in the picture: *popular snippet*). The picture compares with a mere copy of x and grad: "
+            f"`inward` takes {over['floor']:.2f} × the time of that copy. "
             f"The network of the picture saves {mib['inward']} MiB for its backward pass with `inward` and {mib['native']} MiB with "
             f"torch.clamp. [How fast](docs/speed.md) has more figures. {_count_limits(run)}",
         ]

@@ -17,7 +17,7 @@ from torch import Tensor
 from pseudograd.errors import must, unknown_name
 
 from .measure import EAGER, error_line, make_inputs, measure, numbers_of, torch_function, weighted_sum
-from .outcome import Outcome, Row
+from .outcome import Numbers, Outcome
 from .table import Point
 
 Backend = str | Callable[..., object]
@@ -100,7 +100,7 @@ def _run_program(groups: Sequence[Group], backend: Backend, device: str) -> dict
 
 def _gradients(
     points: Sequence[Point], program: Callable[[list[list[Tensor]]], list[Tensor]], device: str
-) -> Iterator[Row | None]:
+) -> Iterator[Numbers | None]:
     """The gradient of every differentiated input of every point, in one backward pass: a compiled program allows no second one."""
     leaves = [make_inputs(point, device) for point in points]
     pairs = [(point, y) for point, y in zip(points, program(leaves), strict=True) if y.requires_grad]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .outcome import Outcome, Row
+from .outcome import Numbers, Outcome
 from .table import Point
 
 _TILES = 64  # copies of the inputs: they fill the vectors of every processor, so no loop over single numbers runs
@@ -71,7 +71,7 @@ def gradient_of(point: Point, y: Tensor, leaves: list[Tensor], tiles: int = 1) -
     return Outcome(tuple(None if gradient is None else numbers_of(gradient) for gradient in gradients))
 
 
-def numbers_of(tensor: Tensor) -> Row:
+def numbers_of(tensor: Tensor) -> Numbers:
     copied = torch.empty(tensor.numel(), dtype=torch.float64)  # some zeros of torch have no storage
     return tuple(copied.copy_(tensor.detach().reshape(-1)).tolist())
 
@@ -88,7 +88,7 @@ def _measure_vector(point: Point, device: str) -> Outcome:
     return Outcome(tuple(None if row is None else _first_tile(row) for row in rows))
 
 
-def _first_tile(row: Row) -> Row:
+def _first_tile(row: Numbers) -> Numbers:
     """The gradients of the first copy of the inputs. Raises ArithmeticError if another copy gets other gradients."""
     size = len(row) // _TILES
     tiles = {str(row[start : start + size]) for start in range(0, len(row), size)}

@@ -1,4 +1,4 @@
-"""The outcome of a framework at a point, a gradient or an error: when two of them are the same, and how JSON holds them."""
+"""What a framework gives at a point: a gradient or an error. Two outcomes can be compared, and stored as JSON."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 _TEXTS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2}
-_EXACT = 1e-4  # for float32 and float64, because processors and libraries differ by less
-Row = tuple[float, ...]
-Json = dict[str, Any]  # an object of table.json
+_DEFAULT_TOLERANCE = 1e-4  # of float32 and float64: processors and libraries differ by less
+Numbers = tuple[float, ...]  # the gradient of one input
+Json = dict[str, Any]  # an object in pseudograd_kinks/table.json
 
 
 class Outcome(NamedTuple):
@@ -18,7 +18,7 @@ class Outcome(NamedTuple):
     is_absent: the framework has no such function in this version.
     """
 
-    gradient: tuple[Row | None, ...] | None = None
+    gradient: tuple[Numbers | None, ...] | None = None
     error: str = ""
     is_absent: bool = False
 
@@ -26,16 +26,18 @@ class Outcome(NamedTuple):
         """Are the gradients equal up to rounding? Errors are the same if they have the same type, because torch changes their texts."""
         if self.gradient is None or other.gradient is None:
             return self.gradient is other.gradient and self.error.split(":")[0] == other.error.split(":")[0]
-        tolerance = _TOLERANCE.get(dtype, _EXACT)
+        tolerance = _TOLERANCE.get(dtype, _DEFAULT_TOLERANCE)
         return len(self.gradient) == len(other.gradient) and all(
-            _are_same_rows(mine, theirs, tolerance) for mine, theirs in zip(self.gradient, other.gradient, strict=True)
+            _are_same_numbers(mine, theirs, tolerance)
+            for mine, theirs in zip(self.gradient, other.gradient, strict=True)
         )
 
     def has_same_effect_as(self, other: Outcome) -> bool:
         """Are the gradients equal if "no gradient" counts as zeros?"""
-        return self._fill(other).same_as(other._fill(self))
+        return self._fill_like(other).same_as(other._fill_like(self))
 
-    def _fill(self, like: Outcome) -> Outcome:
+    def _fill_like(self, like: Outcome) -> Outcome:
+        """This outcome with zeros in place of None, as many as `like` has there."""
         if self.gradient is None or like.gradient is None or len(self.gradient) != len(like.gradient):
             return self
         pairs = zip(self.gradient, like.gradient, strict=True)
@@ -46,7 +48,7 @@ class Outcome(NamedTuple):
             return {"absent": True}
         if self.gradient is None:
             return {"error": self.error}
-        return {"gradient": [None if row is None else [_rounded_text(value) for value in row] for row in self.gradient]}
+        return {"gradient": [None if row is None else [_json_number(value) for value in row] for row in self.gradient]}
 
     @staticmethod
     def from_json(stored: Json) -> Outcome:
@@ -55,7 +57,7 @@ class Outcome(NamedTuple):
         return Outcome(tuple(None if row is None else tuple(map(parse_number, row)) for row in stored["gradient"]))
 
 
-def _are_same_rows(mine: Row | None, theirs: Row | None, tolerance: float) -> bool:
+def _are_same_numbers(mine: Numbers | None, theirs: Numbers | None, tolerance: float) -> bool:
     if mine is None or theirs is None or len(mine) != len(theirs):
         return mine is theirs
     return all(
@@ -64,8 +66,8 @@ def _are_same_rows(mine: Row | None, theirs: Row | None, tolerance: float) -> bo
     )
 
 
-def _rounded_text(value: float) -> float | str:
-    """A number of six digits, or a text for infinity and NaN, which JSON lacks. Zero loses its sign."""
+def _json_number(value: float) -> float | str:
+    """The value rounded to six digits, or a text for infinity and NaN, which JSON lacks. -0 becomes 0."""
     return float(f"{value:.6g}") + 0.0 if math.isfinite(value) else str(value)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from pseudograd.errors import unknown_name
 
-from .outcome import Outcome, Row
+from .outcome import Numbers, Outcome
 from .table import Point, Table, parse_version
 
 _LONGEST = 6  # entries of a row that are shown
@@ -21,7 +21,7 @@ def outcome_text(outcome: Outcome | None) -> str:
     return ", ".join("none" if row is None else _row_text(row) for row in outcome.gradient)
 
 
-def _row_text(row: Row) -> str:
+def _row_text(row: Numbers) -> str:
     entries = [f"{value + 0.0:.4g}" for value in row[:_LONGEST]] + ["..."] * (len(row) > _LONGEST)
     return entries[0] if len(row) == 1 else f"[{' '.join(entries)}]"
 

@@ -117,7 +117,8 @@ def _finding(rows: World) -> str:
     if best == NO_CLAMP:
         also += " Without a clamp, the loss must be defined outside the range, as here. Many losses and models are not: they need a clamp."
     return (
-        "The optimiser Adam changed a photo into a picture of a flower, which has more contrast than a screen can show. "
+        "The optimiser Adam changed a photo into a picture of a flower, many of whose values lie outside 0 to 1, "
+        "the range that a screen shows. "
         "Then Adam changed the picture back into the photo. The likeness of result and photo is in dB (peak signal-to-noise ratio): "
         "the higher, the more alike. "
         f"{theirs}. With {OURS} the photo {_describe_return(ours)} ({ours:.0f} dB). "

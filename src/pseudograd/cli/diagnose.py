@@ -12,7 +12,7 @@ from ._arguments import name_rules
 PLACE = 60
 HELP = "run a program, unedited, and say which line cuts its gradient"
 EXAMPLE = "pseudograd diagnose --steps 20 --html page.html train.py --epochs 1"
-STATUS = "that of the program; 4 if --fail-on holds or a --baseline lacks a finding"
+STATUS = "that of the program; 4 if --fail-on holds, or if there is a finding that the --baseline does not have"
 CODES = "pseudograd.diagnosis.judge.findings"
 
 
@@ -26,13 +26,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="CHANGE",
         action="append",
         default=[],
-        help="also say what each parameter would get under 'torch>=2.14', or under FAMILY=RULE such as "
+        help="also say which gradient each parameter would get under 'torch>=2.14', or under FAMILY=RULE such as "
         f"clamp={name_rules()[0]}; may be repeated",
     )
     add(
         "--fail-on",
         metavar="CODE>SHARE",
-        help="exit with 4 if the program succeeds and this holds: 'cut>0.5', 'starved', 'any'",
+        help="exit with 4 if the program succeeds and there is such a finding: 'cut>0.5' (more than half is cut), 'starved', 'any'",
     )
     add_output(command, "PG204", ", parameters such as 'teacher.*'")
     add("--sensitivity", action="store_true", help="say how much of each gradient is convention at kinks and ties")
@@ -40,8 +40,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add(
         "--side-by-side",
         action="store_true",
-        help="find out whether a convention decides the training: run the program up to five more times, once as it is and once under "
-        "the other convention at each such line",
+        help="find out whether a convention decides the training: run the program up to five more times, once as it is, and once for each "
+        "line that meets a kink, with the other convention there",
     )
     add("--counts", action="store_true", help="count elements only: cheaper, but not by the sign of the gradient")
     add_program(command)

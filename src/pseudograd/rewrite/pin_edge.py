@@ -24,21 +24,22 @@ def pin_edge(edge: str | None = None, **families: float | str) -> Rewriting:
 
     Forward:  torch's values, bit for bit.
     Backward: torch's gradients, except at the points that the arguments name. "closed", "open" and "half" act on clamp, clip, clamp_min,
-        clamp_max (in place too), fmin and fmax. Versions of torch act on these too, and on quantile and nanquantile, where 2.14 changed
-        which of equal entries gets the gradient. But a pin to "torch>=2.14" on an older torch leaves quantile and nanquantile as they are,
-        and its report says so; it gives fmax and fmin of a NaN the gradient of 2.15. A framework acts on all `families`.
-        Linear in grad; forward mode and second derivatives have the same slope. Saves what torch saves; of 4096 elements or more on CPU or
-        CUDA, an edge saves one to three bits each in its place. Functions that are written out, such as sort and norm, save more.
+        clamp_max (in place too), fmin and fmax. An edge that names versions of torch acts also on quantile and nanquantile: 2.14 changed
+        which of equal entries gets the gradient there. A pin to "torch>=2.14" on an older torch cannot change these two, and the report
+        says so. On torch 2.14 it gives fmax and fmin of a NaN the gradient of 2.15. A framework acts on all `families`.
+        Linear in grad; forward mode and second derivatives have the same slope. Saves what torch saves; for a tensor of 4096 elements or
+        more on CPU or CUDA, one to three bits for each element instead. Functions that pseudograd computes, such as sort, save more.
 
     Args:
         edge: "closed" (x gets grad), "open" (0) or "half" (0.5 * grad); a tensor bound gets the rest. Or versions of torch, such as
-            "torch<=2.13", "torch>=2.14" or "torch==2.12": what they compute for numbers and for tensors as bounds, with NaN and with
-            crossed bounds. The versions must be all up to 2.13, or all from 2.14 on. Or "jax" (0.10) or "tensorflow" (2.21).
+            "torch<=2.13", "torch>=2.14" or "torch==2.12": the gradients of these versions, also for tensors as bounds, for NaN and
+            for min > max. The text must mean only versions up to 2.13, or only versions from 2.14 on. Or a framework: "jax" (0.10) or
+            "tensorflow" (2.21).
         families: a convention for a family of functions, such as abs=1 or sort="jax", which overrules `edge`. docs/override.md lists the
-            families. A number is the slope at the kink, or the share of the first of two tied inputs. A name is that of a framework. Some
-            families take only names.
+            families. A number is the slope at the kink, or the share of the first of two tied inputs. A name is that of a framework or of
+            versions of torch. Some families take only names.
     Returns: a context and decorator for the current thread, as `override`. The innermost context decides: inside an override, the pin
-        decides at the points that it names, even if the installed torch does the same there.
+        decides at the points that it names, even where it names what the installed torch does.
     Raises: ValueError for an unknown edge, framework, version or family, a slope that is not finite, or if nothing is given; TypeError for
         a slope that is no number.
     Example:
@@ -94,7 +95,7 @@ def _parse_convention(name: str, value: object) -> str:
         raise TypeError(must("pin_edge", name, "be a number or the name of a framework or torch version", value))
     if not family.takes:
         remedy = "One number does not say which of the tied entries gets it"
-        raise ValueError(must("pin_edge", name, f"name whose convention is meant: {', '.join(names)}", value, remedy))
+        raise ValueError(must("pin_edge", name, f"be one of {', '.join(names)}", value, remedy))
     if not math.isfinite(number):
         raise ValueError(must("pin_edge", name, "be finite", value))
     return text_of(float(number))
@@ -111,5 +112,7 @@ def _find_convention(family: Family, name: str, names: list[str]) -> Convention:
     if era is None:
         raise unknown_name("pin_edge", family.name, names, name)
     convention = family.torch_convention(era)
-    is_quantile = not family.takes and convention in ERAS  # torch's own function serves the era of the installed torch
+    is_quantile = (
+        not family.takes and convention in ERAS
+    )  # whose own function has the convention of the installed torch
     return OWN if is_quantile and era == installed_era() else convention

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .norms import Losses
     from .tally import Tally
 
-_KindOfOp = Literal["root", "division", "log", "arc", "overflow", "row", "factor", "product"]
+_KindOfOp = Literal["root", "division", "log", "arc", "overflow", "softmax", "factor", "product"]
 _OtherKind = Literal[
     "log of softmax",
     "log of sigmoid",
@@ -40,7 +40,7 @@ _OtherKind = Literal[
     "unseen",
     "other",
 ]
-Kind = Literal[_KindOfOp, _OtherKind]
+Kind = Literal[_KindOfOp, _OtherKind]  # `judge/findings/nonfinite.py` has a sentence for each
 _OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # each entry of their result depends on many entries of x
 _KINDS: dict[_KindOfOp, str] = {
     "root": "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
@@ -48,22 +48,22 @@ _KINDS: dict[_KindOfOp, str] = {
     "log": "Log Log2 Log10 Log1P Logit Xlogy SpecialEntr",
     "arc": "Acos Asin Acosh Atanh Erfinv",
     "overflow": "Exp Exp2 Expm1 Sinh Cosh LinalgMatrixExp",
-    "row": "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
+    "softmax": "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     "factor": "Mul Addcmul",
     "product": " ".join((*_OF_MATRICES, "Convolution", "Embedding", "Sum", "Prod", "Cumprod")),
 }
 KIND_OF: dict[str, Kind] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
-# By the name of a saved input: the position of its edge in `next_functions`, if it is not the first.
+# By the name of a saved input: its index in `next_functions`, if that is not 0.
 _SECOND = "other weight exponent target mat2 mat1 batch1 mat vec vec1 tensor x2 tensor1 key"
 _THIRD = "tensor2 batch2 vec2 value bias"
-_EDGES = {**dict.fromkeys(_SECOND.split(), 1), **dict.fromkeys(_THIRD.split(), 2), "attn_mask": 3}
-_WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES))
+_INDICES = {**dict.fromkeys(_SECOND.split(), 1), **dict.fromkeys(_THIRD.split(), 2), "attn_mask": 3}
+_WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES))  # no single x explains their slope
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # The saved input that can make the slope infinite, for ops where that is not `self`.
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
 _SELECTING = ("Index", "Gather", "Select", "Slice", "View", "Squeeze", "Unsqueeze", "Expand", "Transpose")
 _MASKING = ("MaskedFill", "Where", "Add", "IndexPut", "IndexFill", "Scatter")  # they may write -inf
-# The inverse function. Of the largest number of a dtype it gives the largest x.
+# The inverse of an op: of the largest number of a dtype it gives the largest x that does not overflow.
 _LIMITS = {"Exp": torch.log, "Exp2": torch.log2, "Expm1": torch.log}
 # A function that computes the result of an op again, or the part of it that may be broken, and the saved inputs that it takes.
 _FUNCTIONS = (
@@ -85,7 +85,7 @@ _INPUTS: dict[str, tuple[str, ...]] = {
 
 
 class Position(NamedTuple):
-    """The number of a node among the nodes of the same op in one backward, of which there are `total`."""
+    """A node is number `number` of the `total` nodes with the same op in one backward."""
 
     number: int
     total: int
@@ -98,10 +98,16 @@ NO_POSITION = Position(0, 0)
 class Birth:
     """An op whose backward made a broken gradient from finite ones, or whose forward made a broken value.
 
-    tally: None if nobody saw the call. values: a clause about x at the broken entries. is_masked: do only zeros arrive at these entries?
-    broken: the name of a saved input that is broken. origin: the op that made this input. near: the parameter that is another input.
-    line_losses: those of the line that ran the backward. factor: the largest gradient as a multiple of the largest number of float16; 0
-    if it is not known. hidden: the leaves upstream that a detach hides. earlier: an earlier backward that got the value, behind a detach.
+    tally: None if the diagnosis did not see the call.
+    backward: the number of the backward.
+    values: a clause about x at the broken entries.
+    upstream: the leaves that its gradient flows to. hidden_leaves: those behind a detach.
+    is_masked: do only zeros arrive at the broken entries?
+    broken: the name of a saved input that is broken. origin: the op that made this input.
+    parameter: the parameter that is another input; of the kind "weights", the broken one.
+    line_losses: the losses of the line that called backward.
+    excess: the largest gradient as a multiple of the largest number of float16; 0 if it is not known.
+    earlier_backward: the number of a backward that got the same value, behind a detach; 0 if there is none.
     """
 
     tally: Tally | None
@@ -117,12 +123,12 @@ class Birth:
     is_forward: bool = False
     origin: str = ""
     broken: str = ""
-    near: str = ""
+    parameter: str = ""
     line_losses: Losses | None = None
     position: Position = NO_POSITION
-    factor: float = 0.0
-    hidden: int = 0
-    earlier: int = 0
+    excess: float = 0.0
+    hidden_leaves: int = 0
+    earlier_backward: int = 0
 
 
 def is_broken(value: object) -> bool:
@@ -160,26 +166,26 @@ def saved_results(node: GraphNode) -> list[Tensor]:
     return [value for name in names if (value := saved_value(node, name)) is not None]
 
 
-def edge_of(node: GraphNode, name: str) -> GraphNode | None:
+def maker_of(node: GraphNode, name: str) -> GraphNode | None:
     """The node that made a saved input; None if the input needs no gradient."""
     position, edges = position_of(node, name), node.next_functions
     return edges[position][0] if position < len(edges) else None
 
 
 def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> Kind:
-    """The kind of a birth by its op. is_ordinary: see `InputDescription`."""
+    """The kind of a birth by its op. is_ordinary: are the result and the slope finite for such an x?"""
     kind = KIND_OF.get(op, "matrix" if op.startswith("Linalg") else "other")
     if op == "LogSoftmax" and not any(bool(value.isnan().any()) for value in saved_results(node)):
         return "minus infinity"
     if is_ordinary and (kind == "root" or op in _LIMITS or (op == "Div" and not _may_be_near_0(node))):
-        return "product"
+        return "product"  # the op is harmless for this x: what arrives is too large
     if op == "Log" and not is_ordinary:
         return _kind_of_log(node)
     return "division" if op == "Pow" and _least_exponent(node) < 0 else kind
 
 
 def _kind_of_log(node: GraphNode) -> Kind:
-    """Does a softmax or a sigmoid make x, so that a function of torch computes both without a 0 in between?"""
+    """The kind is "log of softmax" or "log of sigmoid" if such an op makes x: torch has one function for both steps. Else "log"."""
     maker, is_complement = node.next_functions[0][0], False
     while maker is not None and op_of(maker) in (*_SELECTING, "Rsub"):
         is_complement |= op_of(maker) == "Rsub"
@@ -194,12 +200,15 @@ def _kind_of_log(node: GraphNode) -> Kind:
 
 
 def position_of(node: GraphNode, name: str) -> int:
-    """The position of the edge of a saved input."""
-    return _EDGES.get(name, 0) + (name in ("mat2", "vec") and nodes.name_of(node).startswith("Add"))
+    """The index of a saved input in `next_functions`."""
+    is_after_addend = name in ("mat2", "vec") and nodes.name_of(node).startswith(
+        "Add"
+    )  # as in addmm(input, mat1, mat2)
+    return _INDICES.get(name, 0) + is_after_addend
 
 
 def _may_be_near_0(node: GraphNode) -> bool:
-    """May an entry of the divisor be near 0? Then a division by 1e-6 would have a smaller slope; in float16, by 0.01."""
+    """May an entry of the divisor be near 0? That is below 1e-6, in float16 below 0.01."""
     value = saved_value(node, "other")
     near = 1e-2 if value is not None and value.dtype is torch.float16 else 1e-6
     return value is None or not value.numel() or float(value.abs().min()) < near
@@ -231,8 +240,8 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
 
 
 def _leaf_value(node: GraphNode, name: str) -> Tensor | None:
-    """The input of this name, which the node need not save, if it is a leaf or the transpose of one."""
-    maker = edge_of(node, name)
+    """An input that the node did not save, read from the leaf that it is or is the transpose of; None if it is another value."""
+    maker = maker_of(node, name)
     is_transposed = maker is not None and op_of(maker) == "T"
     leaf = maker.next_functions[0][0] if maker is not None and is_transposed else maker
     value = getattr(leaf, "variable", None)
@@ -241,8 +250,8 @@ def _leaf_value(node: GraphNode, name: str) -> Tensor | None:
     return value.detach().t() if is_transposed else value.detach()
 
 
-def repeater_of(op: str, node: GraphNode) -> Callable[[Tensor], Tensor] | None:
-    """A function from x to the result of an op that saves no x; None if the op is not known. It needs no saved value later."""
+def replay_of(op: str, node: GraphNode) -> Callable[[Tensor], Tensor] | None:
+    """A function that computes the result of an op that saves no x from x, also after the graph is freed; None if the op is not known."""
     if op in ("Mul", "Div") and (other := saved(node, "other", None)) is not None:
         return partial(torch.mul if op == "Mul" else torch.div, other=other)
     if op == "ToCopy":
@@ -250,6 +259,7 @@ def repeater_of(op: str, node: GraphNode) -> Callable[[Tensor], Tensor] | None:
     if op in ("Clone", "View", "UnsafeView", "Unsqueeze", "Squeeze"):
         return methodcaller("reshape", tuple(input_metadata(node)[0].shape))
     if op == "Sum":
+        # The node holds a negative dim as an unsigned number.
         dims = [dim - 2**64 if dim >= 2**63 else dim for dim in saved(node, "dim", ())]
         return partial(torch.sum, dim=dims, keepdim=saved(node, "keepdim", False))
     return None
@@ -280,12 +290,12 @@ def describe_input(op: str, node: GraphNode, mask: Tensor) -> InputDescription:
         at = _entries_of(results[0], mask)
         zero = (at == 0) if op == "Sqrt" else at.isinf()
         below = at.isnan() & ~zero  # the inverse of a complex 0 is inf and nan
-        return InputDescription(_counts({"0": zero, "below 0": below}, at), not bool((zero | below).any()))
+        return InputDescription(_clause({"0": zero, "below 0": below}, at), not bool((zero | below).any()))
     if x is None:
         return InputDescription()
     at = _entries_of(x, mask)
     if at.is_complex():
-        return InputDescription(_counts({"0": at == 0}, at), not bool((at == 0).any()))
+        return InputDescription(_clause({"0": at == 0}, at), not bool((at == 0).any()))
     groups = {"0": at == 0}
     if op == "Log1P":
         groups = {"-1": at == -1}
@@ -297,7 +307,7 @@ def describe_input(op: str, node: GraphNode, mask: Tensor) -> InputDescription:
         groups["below 0"] = at < 0
     is_ordinary = not any(bool(group.any()) for group in groups.values())
     groups |= {"inf": at == torch.inf, "-inf": at == -torch.inf, "nan": at.isnan()}
-    if text := _counts(groups, at):
+    if text := _clause(groups, at):
         return InputDescription(text, is_ordinary)
     text = f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if at.numel() else ""
     return InputDescription(text, is_ordinary=True)
@@ -311,7 +321,7 @@ def _entries_of(value: Tensor, mask: Tensor) -> Tensor:
         return value.reshape(-1)
 
 
-def _counts(groups: Mapping[str, Tensor], at: Tensor) -> str:
+def _clause(groups: Mapping[str, Tensor], at: Tensor) -> str:
     counts = {text: count for text, group in groups.items() if (count := int(torch.count_nonzero(group)))}
     if len(counts) < 2:
         return "".join(f"x is {text}" for text in counts)

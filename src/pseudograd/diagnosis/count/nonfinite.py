@@ -28,13 +28,13 @@ from .births import (
     Position,
     broken_numbers,
     describe_input,
-    edge_of,
     excess_over_float16,
     is_broken,
     kind_of,
+    maker_of,
     position_of,
     recompute,
-    repeater_of,
+    replay_of,
     saved_inputs,
     saved_results,
 )
@@ -153,7 +153,7 @@ class Nonfinite:
         starts = nodes.starts(roots)
         reach = reduce(or_, map(self._leaves.upstream, starts), 0)
         if search.is_loss_broken:
-            search.hidden_births = [key for key, birth in self.births.items() if birth.hidden & reach]
+            search.hidden_births = [key for key, birth in self.births.items() if birth.hidden_leaves & reach]
         last_was_broken = self.hit_backwards[-1:] == [self._recorder.backwards - 1]
         may_have_birth = search.is_loss_broken or (last_was_broken and not self.births)
         if not search.hidden_births and (self.are_weights_broken or not may_have_birth):
@@ -178,7 +178,7 @@ class Nonfinite:
             backward, tensor = self._recorder.backwards, weights[0].tensor()
             dtype = torch.float32 if tensor is None else tensor.dtype
             birth = Birth(None, "", "weights", backward, entries=0, elements=0, values="", dtype=dtype, upstream=0)
-            birth.is_forward, birth.near = True, weights[0].name
+            birth.is_forward, birth.parameter = True, weights[0].name
             self._add(birth)
 
     @property
@@ -242,11 +242,11 @@ class Nonfinite:
             if not is_consequence:
                 for key in search.hidden_births:
                     known = self.births.pop(key)
-                    birth.upstream, birth.earlier = birth.upstream | known.upstream, known.backward
+                    birth.upstream, birth.earlier_backward = birth.upstream | known.upstream, known.backward
                 search.hidden_births = []
         if len(self.births) < _MOST_BIRTHS and not is_consequence:
             birth.line_losses = self._recorder.line_losses
-            self.births.setdefault(birth.tally or birth.near or birth.kind, birth)
+            self.births.setdefault(birth.tally or birth.parameter or birth.kind, birth)
 
     def note_gradient(self, leaf: Leaf, grad: Tensor | None) -> None:
         """A gradient arrived at a leaf whose norms nobody measures."""
@@ -354,7 +354,7 @@ class Nonfinite:
         may_exceed_half = value.dtype is torch.float16 and not (is_masked or broken.source)
         if tally is not None and tally.function is not None:
             kind = "function"
-        elif broken.name and (is_ordinary or kind == "product") and kind not in ("factor", "row", "minus infinity"):
+        elif broken.name and (is_ordinary or kind == "product") and kind not in ("factor", "softmax", "minus infinity"):
             kind = "broken input"
         elif may_exceed_half and kind in ("overflow", "product", "factor", "other"):
             kind = "half"
@@ -362,10 +362,10 @@ class Nonfinite:
             kind, values = ("factor", broken.words) if broken.name else ("product", "")
         birth = self._new_birth(node, kind, mask, value.dtype, values, broken.name)
         birth.is_masked = is_masked
-        if kind != "row":
+        if kind != "softmax":
             birth.origin, birth.is_forward = broken.source, bool(broken.source)
         if kind == "half":
-            birth.factor = excess_over_float16(op, node, grad)
+            birth.excess = excess_over_float16(op, node, grad)
         return birth
 
     def _new_birth(
@@ -375,13 +375,13 @@ class Nonfinite:
         tally, upstream = self._recorder.tally_of(node), self._leaves.upstream(node)
         counts = int(torch.count_nonzero(mask)), mask.numel()
         birth = Birth(tally, op_of(node), kind, self._recorder.backwards, *counts, values, dtype, upstream)
-        birth.broken, birth.near, birth.position = broken, self._parameter_beside(node), self._position_of(node)
+        birth.broken, birth.parameter, birth.position = broken, self._parameter_beside(node), self._position_of(node)
         return birth
 
     def _broken_input(self, node: GraphNode) -> _BrokenInput:
         for name, value in saved_inputs(node).items():
             if is_broken(value):
-                edge = edge_of(node, name)
+                edge = maker_of(node, name)
                 source = "a value that needs no gradient" if edge is None else self._source(edge) or "an op before it"
                 return _BrokenInput(source, name, f"a factor is {broken_numbers(value)}")
         return _BrokenInput()
@@ -414,8 +414,8 @@ class Nonfinite:
         if node is None or not is_broken(result):
             return
         # a mask puts -inf into a row
-        is_row = KIND_OF.get(op_of(node)) == "row" and bool(result.isnan().any())
-        if any(bool(x.isnan().any()) if is_row else is_broken(x) for x in map(Tensor.detach, tensors_in(args))):
+        is_softmax = KIND_OF.get(op_of(node)) == "softmax" and bool(result.isnan().any())
+        if any(bool(x.isnan().any()) if is_softmax else is_broken(x) for x in map(Tensor.detach, tensors_in(args))):
             return
         # Other ops make infinity only where the program asks for it.
         if op_of(node) in KIND_OF or bool(result.isnan().any()):
@@ -457,7 +457,7 @@ class Nonfinite:
         frontier = self._search.frontier
         for other in unknown:
             frontier[other] = result if op in _KEEPING_NAN else frontier.get(other)
-        repeat = repeater_of(op, node)
+        repeat = replay_of(op, node)
         if repeat is not None or None not in others:  # else it reads a value of no node, which may be broken
             reader = _Reader(node, result, repeat, len(makers))
             self._search.readers |= dict.fromkeys(makers, reader)
@@ -505,7 +505,7 @@ class Nonfinite:
 
     def _search_behind_input(self, node: GraphNode, name: str, value: Tensor) -> None:
         """The input `name` of this node is broken: go on at the node that made it. If no node did, the birth is in data or weights."""
-        other = edge_of(node, name)
+        other = maker_of(node, name)
         if other is not None and nodes.name_of(other) != nodes.LEAF:
             self._search.frontier[other] = value
             return
@@ -514,7 +514,7 @@ class Nonfinite:
         birth = self._new_birth(node, kind, ~value.isfinite(), value.dtype, values, name)
         birth.is_forward = True
         if other is None:
-            birth.hidden = self._recorder.influence.leaves_behind_cuts(saved(node, name))
+            birth.hidden_leaves = self._recorder.influence.leaves_behind_cuts(saved(node, name))
         self._add(birth)
 
     def _parameter_beside(self, node: GraphNode) -> str:

@@ -1,4 +1,4 @@
-"""Parameters that get a gradient and that no optimiser holds: do they move, which object holds them, and what are their variables?"""
+"""Parameters that get a gradient and that no optimiser holds: do they move, which container holds them, what are their names?"""
 
 from __future__ import annotations
 
@@ -31,13 +31,15 @@ class Unheld:
 
     def __init__(self) -> None:
         self.containers: dict[Leaf, Container] = {}
-        self.variables: dict[int, str] = {}  # by the id of an optimiser: the variable of the program that holds it
-        self.alone: set[Owner] = set()  # nets whose children have no parameters, such as the module of a loss
-        # The modules around a leaf, from outside inwards: the class of each, and its attribute that leads to the leaf.
+        self.variables: dict[int, str] = {}  # by the id of a net or optimiser: its name in the program
+        self.without_layers: set[Owner] = (
+            set()
+        )  # nets that hold all their parameters themselves, such as the module of a loss
+        # The path to a leaf, outermost module first: the class of each module, and its attribute. Only the keys of the inner dict count.
         self.attributes: dict[Leaf, dict[tuple[type[nn.Module], str], None]] = {}
         self._first: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
         self._changed: dict[Leaf, EverTrue] = {}
-        self._held: set[Leaf] = set()  # leaves of an optimiser that took no step inside the context
+        self._held: set[Leaf] = set()  # leaves of an optimiser that took no step during the diagnosis
         self._searched: set[Leaf] = set()
 
     def look(self, leaves: Iterable[Leaf]) -> None:
@@ -56,12 +58,15 @@ class Unheld:
                 differs = (values != first).any()
                 changed.add(bool(differs) if differs.is_cpu else differs)
 
-    def stays(self, leaf: Leaf) -> bool:
-        """Had it the same values each time it was looked at, and does no other optimiser hold it?"""
+    def is_left_out(self, leaf: Leaf) -> bool:
+        """Had it the same values at every look, and is it in no optimiser, not even in one that took no step?"""
         return leaf in self._first and leaf not in self._held and not self._changed[leaf]
 
-    def search(self, leaves: list[Leaf], optimizers: set[int], owner_of: Callable[[Leaf], Owner | None]) -> None:
-        """Search all objects of Python for those that hold these parameters. It is slow, so each parameter is searched only once."""
+    def search(self, leaves: list[Leaf], stepped: set[int], owner_of: Callable[[Leaf], Owner | None]) -> None:
+        """Search all objects of Python for those that hold these parameters. It is slow, so each parameter is searched only once.
+
+        stepped: the ids of the optimisers that took a step during the diagnosis.
+        """
         wanted = {id(tensor): leaf for leaf in leaves if (tensor := leaf.tensor()) is not None}
         if self._searched.issuperset(wanted.values()):
             return
@@ -69,14 +74,16 @@ class Unheld:
         for module in instances_of(nn.Module):
             self._look_into(module, wanted)
         for optimizer in instances_of(Optimizer):
-            groups = optimizer.__dict__.get("param_groups") or () if id(optimizer) not in optimizers else ()
+            if id(optimizer) in stepped:
+                continue
+            groups = optimizer.__dict__.get("param_groups") or ()
             self._held.update(wanted[id(part)] for group in groups for part in group["params"] if id(part) in wanted)
-        self._name(wanted, optimizers, owner_of)
+        self._note_names_and_paths(wanted, stepped, owner_of)
 
     def _look_into(self, module: nn.Module, wanted: Mapping[int, Leaf]) -> None:
         for name, value in list(module.__dict__.items()):
             if name in _OF_TORCH or type(value) not in (list, tuple, dict) or not 1 < len(value) <= _MOST_ITEMS:
-                continue  # one layer in a list is a way to hide it on purpose
+                continue  # a list with one item is skipped, because people use it to hide a layer on purpose
             for item in _items(value):
                 parts = item.parameters() if isinstance(item, nn.Module) else [item]
                 container = Container(type(module), name, type(value).__name__, isinstance(item, nn.Module))
@@ -84,10 +91,13 @@ class Unheld:
                     if id(part) in wanted:
                         self.containers[wanted[id(part)]] = container
 
-    def _name(self, wanted: Mapping[int, Leaf], optimizers: set[int], owner_of: Callable[[Leaf], Owner | None]) -> None:
+    def _note_names_and_paths(
+        self, wanted: Mapping[int, Leaf], stepped: set[int], owner_of: Callable[[Leaf], Owner | None]
+    ) -> None:
+        """Note what the program calls the nets of these leaves and the optimisers, the paths to the leaves, and the nets without layers."""
         owners = {owner for leaf in wanted.values() if (owner := owner_of(leaf)) is not None}
         nets = {id(module): owner for owner in owners if (module := owner.module()) is not None}
-        names = names_in_program({*nets, *optimizers}, 4)
+        names = names_in_program({*nets, *stepped}, 4)  # of frames, up to the step
         for key in nets.keys() & names.keys():
             nets[key].variable = names[key]
         for owner in nets.values():
@@ -100,7 +110,7 @@ class Unheld:
             if module is None or type(module).__module__.startswith("torch."):
                 continue
             if all("." not in name for name, _ in module.named_parameters()):
-                self.alone.add(owner)
+                self.without_layers.add(owner)
         self.variables |= names
 
 

@@ -28,7 +28,7 @@ class Deliberate:
         self._patterns = [pattern for pattern, match in matches if match is None]
         self._codes = [(match[1], match[2]) for _, match in matches if match is not None]
 
-    def code(self, number: str, where: str) -> bool:
+    def ignores_code(self, number: str, where: str) -> bool:
         """Is this code ignored everywhere, or in the file of this file:line?"""
         patterns = [pattern for code, pattern in self._codes if code == number]
         if not patterns or None in patterns:

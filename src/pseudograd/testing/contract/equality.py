@@ -1,7 +1,7 @@
 """Assert that tensors have the same bits, or the same values. An error says the first difference.
 
-Only rules that use exp or tanh have a tolerance, of a few units in the last place: vector loops and their remainders round these
-differently.
+Only rules that use exp or tanh have a tolerance, of a few units in the last place: a loop in vectors rounds these otherwise than the
+loop over the last few entries.
 """
 
 import torch
@@ -22,14 +22,14 @@ def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:
 def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0, of: Tensor | float = 0.0) -> Tensor:
     """Positions where the numbers differ by more than `ulps` units in the last place. 0 equals -0, and NaN equals NaN.
 
-    of: the size of terms that cancelled each other. Where it is larger than the number, the units are those of numbers of this size.
+    of: the size of terms of a sum that cancelled. Where it is larger than the number, it gives the unit in the last place.
     """
     _assert_alike(ours, theirs)
     differ = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
     if ulps:
         info = torch.finfo(ours.dtype)
         size = theirs.double().abs().maximum(torch.as_tensor(of, dtype=torch.float64).abs())
-        unit = (info.eps * size).clamp(min=info.tiny)  # subnormals may be flushed between the steps
+        unit = (info.eps * size).clamp(min=info.tiny)  # an intermediate result that is subnormal may become 0
         differ &= ~((ours.double() - theirs.double()).abs() <= ulps * unit)
     return differ
 
@@ -42,7 +42,7 @@ def _assert_alike(ours: Tensor, theirs: Tensor) -> None:
 
 def assert_same_bits(ours: Tensor, theirs: Tensor, what: str) -> None:
     wrong = differing_bits(ours, theirs)
-    assert not wrong.any(), f"{what}: {_first(wrong, ours, theirs)}"
+    assert not wrong.any(), f"{what}: {_describe_first(wrong, ours, theirs)}"
 
 
 def assert_same_values(
@@ -55,10 +55,10 @@ def assert_same_values(
         return
     ours, theirs = ours.detach(), theirs.detach()
     wrong = differing_values(ours, theirs, ulps, of)
-    assert not wrong.any(), f"{what}: {_first(wrong, ours, theirs, **shown)}"
+    assert not wrong.any(), f"{what}: {_describe_first(wrong, ours, theirs, **shown)}"
 
 
-def _first(wrong: Tensor, ours: Tensor, theirs: Tensor, **shown: Tensor) -> str:
+def _describe_first(wrong: Tensor, ours: Tensor, theirs: Tensor, **shown: Tensor) -> str:
     where = tuple(wrong.nonzero()[0].tolist())
     context = "".join(f", {name}={values[where].item()!r}" for name, values in shown.items())
     return f"{int(wrong.sum())} differ, first at {where}: {ours[where].item()!r} instead of {theirs[where].item()!r}{context}"

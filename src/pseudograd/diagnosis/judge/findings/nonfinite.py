@@ -32,7 +32,7 @@ _WHY = {
     "log of softmax": "the softmax rounds a small probability to 0, and the logarithm of 0 is -inf",
     "log of sigmoid": "the sigmoid rounds to 0 or 1, and the logarithm of 0 is -inf",
     "arc": "the slope is infinite at the ends of the range of this function, and it has no value outside",
-    "row": "every entry of a row is -inf, or one is inf or nan: such a row has no softmax",
+    "softmax": "every entry of a row is -inf, or one is inf or nan: such a row has no softmax",
     "unseen": "this op made it, or a value that enters was not finite before: torch keeps nothing here that tells which",
     "factor": "the other factor is not finite here",
     "half result": f"the result is larger than float16 holds: {torch.finfo(torch.float16).max:,.0f}",
@@ -55,7 +55,7 @@ _LEAST_HALF = 3e-8
 _USUAL_LEAST = {"root": 1e-12, "division": 1e-6, "log": 1e-12, "arc": 1e-6}
 # What to write where the line cannot be rewritten, and a remark.
 _CLAUSES = {
-    "row": (
+    "softmax": (
         "x.masked_fill(mask, torch.finfo(x.dtype).min)",
         "in place of -inf: a row that is all masked becomes uniform",
     ),
@@ -145,19 +145,19 @@ def _describe_birth(birth: Birth) -> str:
     count = f"{birth.entries:,} of {birth.elements:,} entries"
     values = f", where {birth.values}" if birth.values else ""
     if birth.kind == "weights":
-        return f"{birth.near} is not finite before backward {birth.backward}"
+        return f"{birth.parameter} is not finite before backward {birth.backward}"
     if birth.kind == "data":
-        beside = f" of what is put in with {birth.near}" if birth.near else f" of {birth.broken!r} here"
+        beside = f" of what is put in with {birth.parameter}" if birth.parameter else f" of {birth.broken!r} here"
         return f"{count}{beside} are {birth.values} in backward {birth.backward}, and so is the loss: it came in from outside of the graph"
     if not birth.is_forward or birth.origin:
         return f"born in backward {birth.backward}: {count} that leave are not finite{values}, and all that arrive are finite"
     result = "the result"
     if birth.tally is None:
-        result += f" of {birth.op[:1].lower()}{birth.op[1:]}" + (f" with {birth.near}" if birth.near else "")
+        result += f" of {birth.op[:1].lower()}{birth.op[1:]}" + (f" with {birth.parameter}" if birth.parameter else "")
     came = f"it came in with the forward of backward {birth.backward}"
     text = f"{came}: {count} of {result} are not finite{values}, and so is the loss"
-    if birth.earlier:
-        text += f", as in backward {birth.earlier}, which got such values behind a detach or no_grad"
+    if birth.earlier_backward:
+        text += f", as in backward {birth.earlier_backward}, which got such values behind a detach or no_grad"
     return text
 
 
@@ -165,7 +165,7 @@ def _find_optimiser(evidence: Evidence, birth: Birth) -> SteppedOptimiser | None
     """The optimiser whose step made weights not finite because its epsilon is 0 in their dtype."""
     if birth.kind != "weights" or not birth.dtype.is_floating_point:
         return None
-    leaf = next((leaf for _, leaf in evidence.leaves if leaf.name == birth.near), None)
+    leaf = next((leaf for _, leaf in evidence.leaves if leaf.name == birth.parameter), None)
     optimiser = next((optimiser for optimiser in evidence.recorder.optimisers.all if leaf in optimiser.leaves), None)
     if leaf is None or optimiser is None or leaf.stepped_after in (None, birth.backward):
         return None
@@ -209,7 +209,7 @@ def _describe_reach(nonfinite: Nonfinite) -> str:
 def _explain(birth: Birth) -> str:
     """The cause."""
     if birth.kind == "half":
-        times = f", {birth.factor:.2g} times as much as" if birth.factor else ", more than"
+        times = f", {birth.excess:.2g} times as much as" if birth.excess else ", more than"
         return f"a gradient leaves{times} float16 holds: {torch.finfo(torch.float16).max:,.0f}"
     if birth.kind == "overflow":
         limit = f"{torch.finfo(birth.dtype).max:.3g}"
@@ -266,7 +266,7 @@ def _mend(birth: Birth) -> str:
     least = _least(birth, "arc" if op in ("Log1P", "Logit") else kind)
     if kind == "half result":
         return "x.float()"
-    if kind == "row":
+    if kind == "softmax":
         end = "6e4" if dtype is torch.float16 else "1e30"
         return f"x.clamp(-{end}, {end})"
     if kind == "overflow":  # a loss squares it

@@ -36,7 +36,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     for group in made_anew:
         yield _report_anew(group, evidence, judge.optimiser.name)
     reported = set(chain(*made_anew))
-    yield from judge.findings([leaf for leaf in leaves if unheld.stays(leaf) and leaf not in reported])
+    yield from judge.findings([leaf for leaf in leaves if unheld.is_left_out(leaf) and leaf not in reported])
 
 
 def find_replaced(evidence: Evidence) -> set[str]:
@@ -126,8 +126,10 @@ class _Judge:
         self._optimisers = evidence.recorder.optimisers.all
         self._stale = [leaf for _, leaf in evidence.leaves if _is_stale(leaf)]
         candidates = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf)]
-        self.left_out = [leaf for leaf in candidates if unheld.stays(leaf)]
-        self._moved = [leaf for leaf in candidates if not unheld.stays(leaf)]  # by something else, as a moving average
+        self.left_out = [leaf for leaf in candidates if unheld.is_left_out(leaf)]
+        self._moved = [
+            leaf for leaf in candidates if not unheld.is_left_out(leaf)
+        ]  # by something else, as a moving average
 
     def findings(self, leaves: Sequence[Leaf]) -> Iterator[Finding]:
         contained: dict[Container, list[Leaf]] = {}
@@ -184,7 +186,7 @@ class _Judge:
         held = [leaf for leaf in others if leaf.is_in_optimizer]
         held_leaves = set(held)
         if not held:
-            is_alone = owner in self._unheld.alone and not others
+            is_alone = owner in self._unheld.without_layers and not others
             return "what the loss uses has parameters, too, and the optimiser was made without them" if is_alone else ""
         if any(optimiser.frozen and not held_leaves.isdisjoint(optimiser.leaves) for optimiser in self._optimisers):
             return "they were added after the optimiser was made, and some that it holds are frozen by now"
