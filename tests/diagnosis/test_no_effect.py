@@ -135,6 +135,8 @@ return functional.cross_entropy(net[2](h), Y)
 h = net[0](X)
 h.clamp_(-3, 3)
 functional.relu(h, inplace=True)
+functional.batch_norm(h, torch.zeros(len(h[0])), torch.ones(len(h[0])), training=True)
+functional.embedding(Y, net[0].get_parameter("weight"), max_norm=1.0)
 return (functional.cross_entropy(net[2](h), Y) + 1e-8).sqrt()
 
 # the entropy of a teacher

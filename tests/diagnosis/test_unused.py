@@ -220,6 +220,18 @@ def loss():
     return functional.cross_entropy(net(X + 0.1 * noise.grad.sign()), Y)
 return train(net, sgd(net), loss)
 
+# a multiplier
+net, scale = mlp(), nn.Parameter(torch.ones(()))
+optimizer = sgd(net)
+with diagnose() as d:
+    for step in range(6):
+        optimizer.zero_grad()
+        excess = net(X).square().mean() - 1
+        (error(net) + scale * excess).backward()
+        optimizer.step()
+        scale = nn.Parameter((scale + 0.1 * excess).detach())
+return d
+
 # moved as an average
 net = mlp()
 average = copy.deepcopy(net)

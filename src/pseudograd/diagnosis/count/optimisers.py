@@ -66,6 +66,9 @@ class SteppedOptimiser:
         self.frozen = 0  # the number of frozen ones
         self.name = ""  # the variable of the program
         self.frozen_steps = 0  # the number of steps in which no parameter required a gradient
+        self.passes = 0  # backward passes before the last step
+        # Does a step move the parameters and ask for their gradient again, as LBFGS or SAM does?
+        self.searches = "line_search_fn" in self.settings
 
     @property
     def leaves(self) -> list[Leaf]:
@@ -113,6 +116,7 @@ class Optimisers:
         self.watched = {}
         if self._hears():
             record = self._look_at_step(optimizer, len(args) > 1 or bool(kwargs.get("closure")), False)
+            record.passes = self._leaves.backwards
             if self.stalls is not None:
                 self.stalls.before(optimizer)
             self._look_at_broken(optimizer)
@@ -127,7 +131,8 @@ class Optimisers:
             self.rest.end()
         if self._hears():
             if len(args) > 1 or kwargs.get("closure"):  # a closure computes the gradient within the step
-                self._look_at_step(optimizer, True, True)
+                record = self._look_at_step(optimizer, True, True)
+                record.searches |= self._leaves.backwards > record.passes + 1
                 self._look_at_broken(optimizer)
             if self.stalls is not None:
                 self.stalls.after(optimizer)

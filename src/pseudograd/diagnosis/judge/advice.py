@@ -49,10 +49,9 @@ _LOOK = {
     **dict.fromkeys(("bernoulli", "poisson", "normal"), DRAW),
 }
 _LEAST_BACK = 0.05  # of the cut gradients: if fewer lead back inside, no rule is advised
-_MOSTLY = 0.5  # of the cut gradients: if fewer lead back inside, the parameter may be meant to stay at its bound
-_COMPARE = "; compare a training with it"
-_UNLESS_MEANT = f"{_COMPARE}: a guard, or a clip that is meant, needs no rule"
-_MAY_BE_STEEP = f"{_COMPARE}, as what follows may be steep at the bound"
+COMPARE = "; compare a training with it"
+_UNLESS_MEANT = f"{COMPARE}: a guard, or a clip that is meant, needs no rule"
+_MAY_BE_STEEP = f"{COMPARE}, as what follows may be steep at the bound"
 # What an unchanged clamp may be meant for.
 _GUARDS = "it is a floor or guards the op that follows, such as sqrt, log, exp or a division: there a rule may throw the parameters far off"
 _LEAVES_OUT = "it is a ceiling that leaves out the largest terms of the loss, such as outliers"
@@ -98,7 +97,7 @@ def advise(site: Site, evidence: Evidence) -> str:
         return _advise_clamp(site, evidence)
     rule = _RULES.get(site.family or "")
     default = site.own_remedy or "Look at the values that enter here: print their range."
-    return _LOOK.get(site.op, default) if rule is None else override(site, rule, _COMPARE)
+    return _LOOK.get(site.op, default) if rule is None else override(site, rule, COMPARE)
 
 
 def _advise_clamp(site: Site, evidence: Evidence) -> str:
@@ -124,14 +123,14 @@ def _advise_clamp(site: Site, evidence: Evidence) -> str:
     return override(site, DEFAULT_RULE, f"{passes and f': it {passes}'}{_UNLESS_MEANT}")
 
 
-def pin(site: Site, era: str, evidence: Evidence) -> str:
+def pin(site: Site, era: str, evidence: Evidence, compare: str = COMPARE) -> str:
     """The line that pins an era. If that era would pass gradients that a guard stops now: the default rule at this call alone."""
     if site.within is not None and site.where != "?":
         return write_out("pin_edge", site.op, site.within)
     guard = guard_against(era, evidence)
     if guard is not None:
-        return override(site, DEFAULT_RULE, f": a pin would pass what is not finite at {guard.where}")
-    return f"with pseudograd.pin_edge({era!r}): ...{_AROUND_THE_STEP}"
+        return override(site, DEFAULT_RULE, f": a pin would pass what is not finite at {guard.where}{compare}")
+    return f"with pseudograd.pin_edge({era!r}): ...{_AROUND_THE_STEP}{compare}"
 
 
 def guard_against(era: str, evidence: Evidence) -> Site | None:
@@ -157,10 +156,7 @@ def clip_parameter(site: Site, evidence: Evidence) -> str | None:
         return None
     lines = [clip(value, evidence, are_several=len(values) > 1) for value in values]
     line = lines[0] if all(lines) else None
-    if line and site.may_guard:
-        return f"{line}{_MAY_BE_STEEP}"
-    mostly_leads_in = site.recoverable is not None and site.recoverable_share >= _MOSTLY
-    return f"{line}{_COMPARE}" if line and not mostly_leads_in else line
+    return line and f"{line}{_MAY_BE_STEEP if site.may_guard else COMPARE}"
 
 
 def line_of(value: Values) -> tuple[str, str]:
@@ -177,6 +173,9 @@ def clip(value: Values, evidence: Evidence, are_several: bool = False) -> str | 
     is_of_the_program = value.location.call == value.location.program and value.form.switches[0] == "clamp"
     if not is_of_the_program or not value.reads_leaf or not all(leaf.is_stepped for leaf in leaves):
         return None
+    optimisers = evidence.recorder.optimisers.all
+    if any(optimiser.searches and not set(leaves).isdisjoint(optimiser.leaves) for optimiser in optimisers):
+        return None  # the backward passes inside a step, as of LBFGS, would read the parameter outside its range
     alike = {other.location for other in evidence.values if (other.leaves, other.pair) == (value.leaves, value.pair)}
     if any(leaf.read_at - alike for leaf in leaves):  # a projection would change what these calls read
         return None
@@ -209,6 +208,6 @@ def lead_inside(value: Values, evidence: Evidence) -> str:
     instead_of = "in place of what passes the gradient outside"
     if leaves:
         low = value.bounds[0]
-        compare = _MAY_BE_STEEP if low is not None and 0 < low <= NEAR_A_POLE else ""
+        compare = _MAY_BE_STEEP if low is not None and 0 < low <= NEAR_A_POLE else COMPARE
         return f"{_project(value, leaves[0], evidence)}; or {rule} {instead_of}{compare}"
     return f"{rule}  # {instead_of}{_UNLESS_MEANT}"

@@ -17,7 +17,16 @@ import torch
 from ...listen.frames import Point, format_location, is_users, lines_of, span_at
 
 # calls that nobody makes for their result
-_ACTS = ("backward", "register_hook", "retain_grad", "register_post_accumulate_grad_hook")
+_ACTS = (
+    "backward",
+    "register_hook",
+    "retain_grad",
+    "register_post_accumulate_grad_hook",
+    "batch_norm",
+    "instance_norm",
+)
+# functions whose first argument is not what they change
+_OF_INDICES = ("embedding", "embedding_bag", "where")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 
 
@@ -108,6 +117,30 @@ def find_making(point: Point) -> Place | None:
         if node.lineno <= point.line and names & read and any(map(_makes, ast.walk(value))):
             making = _place(point, node)
     return making
+
+
+def is_made_from_itself(point: Point) -> bool:
+    """Is something that this line reads made anew from its own value, as in `scale = Parameter(2 * scale.detach())`?
+
+    An attribute may be made so anywhere in the file, a variable in the function of the line.
+    """
+    read, assigned = _names_in(statement_at(point)), list(_assignments(scope_of(point)))
+    assigned += [
+        row for row in _assignments(_tree(point)) if not any(isinstance(target, ast.Name) for target in row[1])
+    ]
+    made: set[str] = set()
+    again: set[str] = set()
+    for _, targets, value in assigned:
+        names = read.intersection(*map(_names_in, targets))
+        made |= names if any(map(_makes, ast.walk(value))) else set()
+        again |= names & _names_in(value)
+    return not made.isdisjoint(again)
+
+
+def _names_in(node: ast.AST | None) -> set[str]:
+    """The variables and attributes, such as `scale` and `self.scale`."""
+    nodes = [] if node is None else ast.walk(node)
+    return {ast.unparse(part) for part in nodes if isinstance(part, (ast.Name, ast.Attribute))}
 
 
 def _makes(node: ast.AST) -> bool:
@@ -225,12 +258,12 @@ def _keep(value: ast.expr, text: str) -> str | None:
         return None
     name, owner = value.func.attr, value.func.value
     is_of_torch = name == "apply" or any(hasattr(place, name) for place in (torch.Tensor, torch, torch.nn.functional))
-    changes = name.endswith("_") or any(keyword.arg in ("out", "inplace") for keyword in value.keywords)
+    changes = name.endswith("_") or any(keyword.arg in ("out", "inplace", "max_norm") for keyword in value.keywords)
     if not is_of_torch or name in _ACTS or changes:
         return None
     first = value.args[0] if value.args else None
     is_method = name != "apply" and getattr(owner, "id", "") not in ("torch", "F", "functional")
-    target = owner if is_method or not isinstance(first, ast.Name) else first
+    target = owner if is_method else first if name not in _OF_INDICES else None
     return f"{target.id} = {text}" if isinstance(target, ast.Name) else f"y = {text}"
 
 

@@ -40,8 +40,9 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             yield KIND.site_finding(
                 site,
                 f"{percent(share)} of {site.arrived:,} arriving gradients are cut: so much stands outside the grid of this quantiser",
-                "its scale is too small for what it quantises, or its zero point lies apart",
-                "Take a larger scale: x.detach().abs().max() / quant_max reaches all of x, for a grid around 0.",
+                "its scale is too small for what it quantises, its zero point lies apart, or it cuts one side on purpose, as a relu does",
+                "None, if one side is cut on purpose. Else compare a training with a larger scale: x.detach().abs().max() / quant_max "
+                "reaches all of x, for a grid around 0.",
                 share,
             )
 

@@ -78,7 +78,7 @@ def _explain(site: Site, finite: list[str], bad: list[str], passes: bool, eviden
         return f"{cuts}, {yet}", f"No override here, which passes more. {remedy}"
     count = f"{site.at_bound:,} of the arriving gradients stand exactly at a bound"
     cause = f"{count}, where this torch passes them and torch since 2.14 does not, {yet}"
-    return cause, f"{advice.pin(site, OPEN_ERA, evidence)}  {remedy}"
+    return cause, f"{advice.pin(site, OPEN_ERA, evidence, compare='')}  {remedy}"
 
 
 KIND = Kind("PG201", order=10, find=_find, protects=True)

@@ -56,8 +56,12 @@ def _advise(shares: dict[str, float], name: str, sites: Sequence[Site], evidence
     start = f"start {name} inside the range, not at the bound"
     better = [era for era, share in shares.items() if share > shares.get(installed_era(), 1.0)]
     if better and advice.guard_against(better[0], evidence) is None:
-        return f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}"
-    return advice.pin(sites[0], better[0], evidence) if better and sites else f"{start[0].upper()}{start[1:]}."
+        return f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}{advice.COMPARE}"
+    return (
+        advice.pin(sites[0], better[0], evidence)
+        if better and sites
+        else f"{start[0].upper()}{start[1:]}{advice.COMPARE}."
+    )
 
 
 def _describe(value: Values, shares: dict[str, float], name: str | None, is_only_way: bool) -> str:

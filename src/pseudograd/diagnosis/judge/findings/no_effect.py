@@ -128,7 +128,7 @@ def _find_unread_lines(evidence: Evidence) -> Iterator[Finding]:
             "it is thrown away",
             f"Let the loss use {instead}, or leave the line out."
             if instead.isidentifier()
-            else f"{instead}  # keep the result",
+            else f"{instead}  # keep the result, if the loss should depend on it; or leave the line out",
             module=tally.location.module,
             is_muted=evidence.deliberate.location(tally.location),
         )

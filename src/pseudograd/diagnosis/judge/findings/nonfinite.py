@@ -257,7 +257,8 @@ def _advise(birth: Birth, expression: str, are_weights_half: bool) -> str:
         otherwise, clause = _CLAUSES[birth.kind]
         return f"{pasted or otherwise}  # {clause}"
     why = "in front of it" if pasted else "for the x that enters here"
-    return f"{pasted or mend}  # {why}{': what stands behind it comes too late' if birth.is_masked else ''}"
+    also = "; in place of log(exp(x).sum(dim)): torch.logsumexp(x, dim)" if birth.op == "Exp" else ""
+    return f"{pasted or mend}  # {why}{': what stands behind it comes too late' if birth.is_masked else ''}{also}"
 
 
 def _mend(birth: Birth) -> str:

@@ -14,7 +14,15 @@ from ...count.leaf import Leaf
 from ...count.names import Owner
 from ...count.unheld import Container, Unheld
 from ...records import Finding
-from ..statements import Place, find_assignment, find_attribute, find_making, name_of_optimiser, reads_gradient
+from ..statements import (
+    Place,
+    find_assignment,
+    find_attribute,
+    find_making,
+    is_made_from_itself,
+    name_of_optimiser,
+    reads_gradient,
+)
 from .kind import Evidence, Kind
 
 _MOST_NAMED = 4  # parameters in a line to paste
@@ -34,7 +42,12 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     made_anew = list(_group_by_line(leaves, evidence))
     judge = _Judge(evidence, unheld)
     for group in made_anew:
-        yield _report_anew(group, evidence, judge.optimiser.name)
+        location = group[0].used_at
+        is_moved = (
+            location and location.call and is_made_from_itself(location.call)
+        )  # as the program moves a multiplier
+        if not is_moved:
+            yield _report_anew(group, evidence, judge.optimiser.name)
     reported = set(chain(*made_anew))
     yield from judge.findings([leaf for leaf in leaves if unheld.is_left_out(leaf) and leaf not in reported])
 
@@ -96,7 +109,7 @@ def _report_anew(group: Sequence[Leaf], evidence: Evidence, optimizer: str) -> F
         next_step = f"Make an optimiser over {what} each time, after {after}: {optimizer} holds others."
     else:
         made = f"in {passes:,} backward passes: a new one in each, which got its gradient then, and which no optimiser holds"
-        cause = "it is made where the loss is computed, so that each step begins with its first value: it never learns"
+        cause = "it is made where the loss is computed, so that no step changes the one that the next step uses: it never learns"
         next_step = f'{optimizer}.add_param_group({{"params": {value}}})  # after it was made once, before the loop'
     return KIND.finding(
         *(place or (str(location.call), location.call.expression)),
