@@ -27,13 +27,13 @@ def diagnose(
 
     Args:
         model: the module whose parameters are judged, under their names in it. None: every module that runs, and other leaves.
-        whatif: questions, by a name of yours. {"mine": dict(clamp=RULE)} takes the arguments of override, {"newer": "torch>=2.14"}
-            that of pin_edge. Each costs one more backward pass, before the program's own.
-        detail: "full"; "counts" records only the shares of elements, and costs less.
-        ignore: what is deliberate: patterns for parameters ("teacher.*") and for lines ("losses.py:12", "losses.py:*"), and codes
-            ("PG204"). A comment `# pseudograd: deliberate` at a line says the same.
-        sensitivity: measure the share of each gradient that is convention: what torch does at kinks and ties, where another torch, JAX
-            or TensorFlow does otherwise. True, or n for every n-th backward. Costs a backward pass, and one for each family at a kink.
+        whatif: questions, each under a name that you choose. {"mine": dict(clamp=RULE)} asks for the gradients under override(clamp=RULE),
+            {"newer": "torch>=2.14"} for those under pin_edge("torch>=2.14"). Each question adds a backward pass before each of yours.
+        detail: "full", or "counts", which costs less and records only the shares of elements.
+        ignore: patterns for deliberate parameters ("teacher.*") and deliberate lines ("losses.py:12", "losses.py:*"), and codes to leave
+            out ("PG204"). A comment `# pseudograd: deliberate` declares its line deliberate.
+        sensitivity: measure which share of each gradient is convention: at kinks and ties another torch, JAX or TensorFlow chooses another
+            gradient. True: in each backward; n: in every n-th. Costs one more backward pass, and one for each family at a kink.
     Returns: a context, to be entered once around some training steps. Then `findings`, `sites`, `starved`, `structural`, `norms`,
         `sensitivity` and `whatif` hold records, `print(d)` is a report, `d.write_html(file)` a page, `d.to_json()` all of it. Only
         backward passes that start inside the context are seen.

@@ -9,21 +9,20 @@ from typing import Any
 from ..listen.program.follow import Part
 from ..wording import shortened
 from .context import Readable
-from .records import FIELDS, Finding, Report, Site, Structural
+from .records import FIELDS, Finding, Report, Site, Starved, Structural
 
-Rows = list[tuple[Part, Any]]  # records, each with its process
+Records = list[tuple[Part, Any]]  # records, each with its process
 PROCESSES_SHOWN = 8
 
 
 class ProgramReport(Readable):
     """The report about a program with all its processes.
 
-    processes: name, rank, backward passes and findings of each process. unseen: processes that ended without a report. known: findings
-    that a baseline holds; they are not among `findings`.
+    known: findings that a baseline has; `findings` does not have them.
     """
 
-    processes: list[dict[str, object]]
-    unseen: list[str]
+    processes: list[dict[str, object]]  # name, rank, backward passes and findings of each process
+    unseen: list[str]  # processes that ended without a report
     known: Sequence[Finding] = ()
 
     def __init__(self, values: Mapping[str, object]) -> None:
@@ -57,40 +56,42 @@ def _merge_fields(parts: Sequence[Part]) -> dict[str, object]:
     are_replicas = len({frozenset(content["parameters"]) for content in contents}) == 1
     fields = {name: _join([content[name] for content in contents]) for name in FIELDS}
     site_key = ("op", "where", "user_where", "expression", "module")
-    fields["sites"] = [_sum_sites([site for _, site in rows]) for rows in _group(parts, "sites", *site_key)]
+    fields["sites"] = [_sum_sites([site for _, site in group]) for group in _group(parts, "sites", *site_key)]
     cut_key = ("kind", "where", "user_where", "expression")
-    fields["structural"] = [_merge_cuts([cut for _, cut in rows]) for rows in _group(parts, "structural", *cut_key)]
+    fields["structural"] = [_merge_cuts([cut for _, cut in group]) for group in _group(parts, "structural", *cut_key)]
     finding_key = ("code", "where", "expression")
-    fields["findings"] = [_merge_finding(rows, len(parts)) for rows in _group(parts, "findings", *finding_key)]
-    fields["starved"] = [
-        record
-        for rows in _group(parts, "starved", "parameter")
-        for record in ([rows[0][1]] if len(rows) == len(parts) and are_replicas else _name_parameters(rows))
-    ]
+    fields["findings"] = [_merge_findings(group, len(parts)) for group in _group(parts, "findings", *finding_key)]
+    starved: list[Starved] = []
+    for group in _group(parts, "starved", "parameter"):
+        is_in_all = len(group) == len(parts) and are_replicas
+        starved += [group[0][1]] if is_in_all else _name_parameters(group)
+    fields["starved"] = starved
     for name in ("partly", "norms", "stalled", "history", "sensitivity"):
         is_common = are_replicas and (name != "partly" or all(content[name] == first[name] for content in contents))
-        rows = [(part, record) for part in parts for record in part.content[name]]
-        fields[name] = list(first[name]) if is_common else _name_parameters(rows)
+        records = [(part, record) for part in parts for record in part.content[name]]
+        fields[name] = list(first[name]) if is_common else _name_parameters(records)
     for field in ("parameters", "idle") if not are_replicas else ():
         fields[field] = [f"{part}: {name}" for part in parts for name in part.content[field]]
     fields["whatif"] = {
-        question: _name_parameters([(part, row) for part in parts for row in part.content["whatif"].get(question, ())])
+        question: _name_parameters(
+            [(part, change) for part in parts for change in part.content["whatif"].get(question, ())]
+        )
         for question in dict.fromkeys(question for content in contents for question in content["whatif"])
     }
     return fields
 
 
-def _name_parameters(rows: Rows) -> list[Any]:
+def _name_parameters(records: Records) -> list[Any]:
     """Records of several processes, each with its process in the name of its parameter."""
     return [
         dataclasses.replace(record, parameter=f"{part}: {record.parameter or 'all parameters'}")
-        for part, record in rows
+        for part, record in records
     ]
 
 
-def _group(parts: Sequence[Part], name: str, *fields: str) -> list[Rows]:
+def _group(parts: Sequence[Part], name: str, *fields: str) -> list[Records]:
     """The records in the field `name` of each report, with their processes. Records whose `fields` have equal values are one group."""
-    groups: dict[object, Rows] = {}
+    groups: dict[object, Records] = {}
     for part in parts:
         for record in part.content[name]:
             groups.setdefault(tuple(getattr(record, field) for field in fields), []).append((part, record))
@@ -112,13 +113,13 @@ def _join(values: Sequence[Any]) -> object:
     return different
 
 
-def _merge_finding(rows: Sequence[tuple[Part, Finding]], processes: int) -> Finding:
-    """One finding in place of those of several processes. It has the numbers of the process with the largest share."""
-    part, most = max(rows, key=lambda row: row[1].share)
-    who = [str(part) for part, _ in rows]
+def _merge_findings(group: Sequence[tuple[Part, Finding]], processes: int) -> Finding:
+    """Merge the same finding of several processes. The result has the numbers of the process with the largest share."""
+    part, most = max(group, key=lambda pair: pair[1].share)
+    who = [str(part) for part, _ in group]
     if len(set(who)) < processes:
         says = f"in {shortened(list(dict.fromkeys(who)), PROCESSES_SHOWN)} alone"
-    elif any(finding.evidence != most.evidence for _, finding in rows):
+    elif any(finding.evidence != most.evidence for _, finding in group):
         says = f"the numbers are those of {part}"
     else:
         says = f"in each of {processes} processes alike"

@@ -17,33 +17,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site(Facts):
-    """One op at one line, over all recorded backward passes. Counts are entries of the gradient that arrives; shares are 0 to 1.
-
-    where: the line that calls torch. user_where: the line of the program that led to this call. Either is "?" if nobody recorded it.
-    elements: all entries that arrive; arrived: those that are not 0; cut: the arrived entries for which no gradient leaves; magnitude and
-    cut_magnitude: the sums of |grad| of the arrived and of the cut entries. sides: for ops that save x or a mask of it, the counts below,
-    at, inside and above the bounds, each for positive and for negative gradients. Only these ops have at_bound, below, above and
-    recoverable: the cut entries that a step would move back inside. eras: the share that each era of torch passes exactly at the bound.
-    """
+    """One op at one line, over all recorded backward passes. Counts are entries of the gradient that arrives; shares are 0 to 1."""
 
     op: str
-    where: str
-    user_where: str
+    where: str  # the line that calls torch; "?" if nobody recorded it
+    user_where: str  # the line of the program that led to this call; "?" if nobody recorded it
     expression: str  # the source of the call
     module: str | None
     calls: int
-    elements: int
-    arrived: int
-    cut: int
-    cut_magnitude: float
+    elements: int  # all entries that arrive
+    arrived: int  # entries that arrive and are not 0
+    cut: int  # arrived entries for which no gradient leaves
+    cut_magnitude: float  # the sum of |grad| over the cut entries
     nonfinite: int  # entries that arrive as inf or nan
-    recoverable: int | None = None
+    # Only ops that save x or a mask of it have these five: entries by the region of their x.
+    recoverable: int | None = None  # cut entries that a step would move back inside
     at_bound: int | None = None
     below: int | None = None
     above: int | None = None
-    sides: dict[str, int] = field(default_factory=dict)
-    eras: dict[str, float] = field(default_factory=dict)
-    magnitude: float = 0.0
+    sides: dict[str, int] = field(default_factory=dict)  # by region and sign of the gradient: "below-" to "above+"
+    eras: dict[str, float] = field(default_factory=dict)  # the share that each era of torch passes exactly at the bound
+    magnitude: float = 0.0  # the sum of |grad| over the arrived entries
     family: str | None = None  # the keyword of override for this op
     elsewhere: int = 0  # if all is cut: the entries other than 0 that went to inputs of another shape
     within: str | None = None  # the function of torch that calls this op inside, where no override reaches it
@@ -95,8 +89,8 @@ class Site(Facts):
 
     @property
     def is_calm_clip(self) -> bool:
-        """Is it subtracted from its own input? Or a hinge, a guard, a floor of the loss, or a clip beside its own input, that cuts no
-        gradient which leads back inside?
+        """Is it subtracted from its own input? Or is it a hinge, a guard, a floor of the loss, or a clip beside its own input, and cuts no
+        gradient that leads back inside?
         """
         is_clip = self.has_only_lower_bound or self.has_guards_alone or self.is_floor_of_loss
         is_harmless = (self.reuses_input and not self.recoverable) or (is_clip and self.recoverable == 0)
@@ -110,17 +104,15 @@ class Site(Facts):
 
 @dataclass(frozen=True)
 class Structural:
-    """A value that leaves the graph. reaches_loss: did a loss depend on it? None if it became a number of Python or an array, because
-    nobody can know then. parameters: the names of the parameters upstream.
-    """
+    """A value that leaves the graph."""
 
     kind: str  # the call that cuts: "detach", "item" and others
     where: str
     user_where: str
     expression: str
     calls: int
-    reaches_loss: bool | None
-    parameters: tuple[str, ...]
+    reaches_loss: bool | None  # did a loss depend on it? None for a number of Python or an array: nobody can follow it
+    parameters: tuple[str, ...]  # the names of the parameters upstream
     is_deliberate: bool = False
     upstream: int = field(default=0, repr=False)
     source: tuple[str, int, int, int] | None = field(default=None, repr=False)
@@ -136,14 +128,14 @@ Reason = Literal["", "no path", "own hook", "returns None", "zeros alone", "adds
 
 @dataclass(frozen=True)
 class Starved:
-    """A parameter that got no gradient, or zeros alone, in every recorded backward. others: further lines that cut its way to a loss."""
+    """A parameter that got no gradient, or zeros alone, in every recorded backward."""
 
     parameter: str
     shape: tuple[int, ...]
     gradient: str
     cause: Site | Structural | None
     why: str
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # further lines that cut its way to a loss
     is_unstepped: bool = field(default=False, repr=False)  # optimisers stepped, and none of them holds it
     is_in_all: bool = field(default=True, repr=False)  # every backward reached it, or none did; False: some did
     reason: Reason = field(default="", repr=False)
@@ -151,23 +143,19 @@ class Starved:
 
 @dataclass(frozen=True)
 class Partly:
-    """A parameter that learns, and some of whose entries got no gradient in any backward. cause: the op nearest to it that cuts.
-
-    without: the number of these entries. units: its rows along the first dimension; dead_units: the rows that got no gradient at all.
-    is_looked_up: the program reads its rows by an index, so rows that no index names get nothing. The row `padding` never gets a gradient.
-    """
+    """A parameter that learns, and some of whose entries got no gradient in any backward."""
 
     parameter: str
     shape: tuple[int, ...]
-    entries: int
-    without: int
-    units: int
-    dead_units: int
+    entries: int  # all its entries
+    without: int  # entries that got no gradient in any backward
+    units: int  # its rows along the first dimension
+    dead_units: int  # rows that got no gradient at all
     backwards: int
-    cause: Site | None
-    is_looked_up: bool
+    cause: Site | None  # the op nearest to it that cuts
+    is_looked_up: bool  # the program reads its rows by an index, so rows that no index names get nothing
     is_shard: bool = False  # a sharded parameter: the counts are of the shard of this process
-    padding: int | None = None
+    padding: int | None = None  # the index of the row that never gets a gradient
     # the sites at which its entries lose their gradient, and how
     drops: tuple[tuple[Site, str], ...] = field(default=(), repr=False)
     # the comparison of its own values, or the op with a threshold for them, that decides which entries the loss depends on
@@ -181,39 +169,32 @@ class Partly:
 
 @dataclass(frozen=True)
 class Copied:
-    """An autograd.Function of the program that computes the same as an op of this library. where: the class; uses: the lines of its
-    calls. meaning: the op and its rule. instead: the line that replaces the class; "" if it belongs to an installed package.
-    """
+    """An autograd.Function of the program that computes the same as an op of this library."""
 
     name: str
-    where: str
-    meaning: str
-    instead: str
-    uses: tuple[str, ...] = ()
+    where: str  # the line of the class
+    meaning: str  # the op and its rule
+    instead: str  # the line that replaces the class; "" if the class belongs to an installed package
+    uses: tuple[str, ...] = ()  # the lines that call it
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One statement about the program, at a call. code, number: those of its kind, such as "cut" and "PG204".
+    """One statement about the program, at a call."""
 
-    evidence: the numbers. cause: the most likely reason. next_step: what to do, if possible a line to paste. also: further findings at the
-    same call. share: of the gradient or of the entries; `--fail-on "cut>0.5"` compares it. module: the path of the module that makes the
-    call, or several paths. parameters: the names of those concerned. is_muted: it is declared deliberate, so it is only counted.
-    """
-
-    code: str
+    code: str  # the name of its kind, such as "cut"
     where: str
     expression: str
-    evidence: str
-    cause: str
-    next_step: str
-    share: float = 1.0
-    module: str | None = None
-    also: tuple[str, ...] = ()
+    evidence: str  # the numbers
+    cause: str  # the most likely reason
+    next_step: str  # what to do, if possible a line to paste
+    share: float = 1.0  # of the gradient or of the entries; `--fail-on "cut>0.5"` compares it
+    module: str | None = None  # the path of the module that makes the call, or several paths
+    also: tuple[str, ...] = ()  # further findings at the same call
     issue: str | None = None  # a report of this behaviour of torch
-    number: str = ""
-    parameters: tuple[str, ...] = ()
-    is_muted: bool = field(default=False, repr=False)
+    number: str = ""  # the number of its kind, such as "PG204"
+    parameters: tuple[str, ...] = ()  # the names of the parameters concerned
+    is_muted: bool = field(default=False, repr=False)  # it is declared deliberate, so it is only counted
     # a pin under which the training may end with another result
     other_pin: tuple[str, str | float] | None = field(default=None, repr=False)
 
@@ -221,42 +202,32 @@ class Finding:
 class Report:
     """The fields of a diagnosis, of one process or of all processes of a program.
 
-    backwards: how many backward passes were recorded. findings: what a person should know, in the order in which a backward meets it.
-    muted: how many findings a comment at their line, or `ignore`, declares deliberate. starved: parameters without a gradient, or with
-    zeros alone, in every recorded backward. partly: parameters of which some entries got no gradient in any backward. calm: sentences
-    about parameters that get nothing on purpose (a target net) or naturally (words that no batch holds). copied: classes of the program
-    that are ops of this library by another name. sites: every op that a gradient arrived at, in the order of the backward. structural:
-    values that leave the graph with a parameter upstream; those that a loss depends on come first. norms: the norm of the gradient of
-    each parameter, beginning next to the loss; empty with detail="counts". whatif: for each question the gradients that the parameters
-    would have got; "as it is": those that they got. inexact: why a what-if has no answer. untouched: what-ifs about ops that no
-    gradient arrived at. stalled: for each parameter that an optimiser stepped, the share of entries with a gradient that did not move;
-    empty with detail="counts". sensitivity: how much of the gradient is convention, by family, line and parameter; empty unless
-    requested. unsensed: why the sensitivity was not measured in some backward passes, and in how many. history: for each parameter the
-    norm, the zeros, the convention and the stalled share by step. errors: what failed inside pseudograd, so that numbers are
-    incomplete; the program is not affected. parameters: the names of all parameters that ran. idle: those that got no gradient, or zeros
-    alone, and are not in starved.
+    norms, stalled and history are empty with detail="counts", whatif and sensitivity unless the user asked for them.
     """
 
-    backwards: int
-    findings: list[Finding]
-    muted: int
-    starved: list[Starved]
-    partly: list[Partly]
+    backwards: int  # the number of recorded backward passes
+    findings: list[Finding]  # what a person should know, in the order in which a backward meets it
+    muted: int  # the number of findings that a comment at their line, or `ignore`, declares deliberate
+    starved: list[Starved]  # parameters without a gradient, or with zeros alone, in every recorded backward
+    partly: list[Partly]  # parameters of which some entries got no gradient in any backward
+    # sentences about parameters that get nothing on purpose (a target net) or naturally (words that no batch holds)
     calm: list[str]
-    copied: list[Copied]
-    sites: list[Site]
+    copied: list[Copied]  # classes of the program that are ops of this library by another name
+    sites: list[Site]  # every op that a gradient arrived at, in the order of the backward
+    # values that leave the graph with a parameter upstream; those that a loss depends on come first
     structural: list[Structural]
-    norms: list[Norm]
+    norms: list[Norm]  # the norm of the gradient of each parameter, beginning next to the loss
+    # for each question the gradients that the parameters would have got; under "as it is" those that they got
     whatif: dict[str, list[Change]]
-    inexact: dict[str, list[str]]
-    untouched: list[str]
-    stalled: list[Stall]
-    sensitivity: list[Sensitivity]
-    unsensed: dict[str, int]
-    history: list[History]
-    errors: list[str]
-    parameters: list[str]
-    idle: list[str]
+    inexact: dict[str, list[str]]  # why a what-if has no answer
+    untouched: list[str]  # what-ifs about ops that no gradient arrived at
+    stalled: list[Stall]  # for each stepped parameter the share of entries with a gradient that did not move
+    sensitivity: list[Sensitivity]  # how much of the gradient is convention, by family, line and parameter
+    unsensed: dict[str, int]  # why the sensitivity was not measured in some backward passes, and in how many
+    history: list[History]  # for each parameter the norm, the zeros, the convention and the stalled share by step
+    errors: list[str]  # what failed inside pseudograd, so that numbers are incomplete; the program is not affected
+    parameters: list[str]  # the names of all parameters that ran
+    idle: list[str]  # the names of parameters that got no gradient, or zeros alone, and are not in `starved`
 
 
 FIELDS = tuple(Report.__annotations__)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ..listen.program.process import Process
 
 _ANY_CODE = "any"  # in a condition: a finding of any code
+_LINES_SHOWN = 5
 FAILED = 4  # the exit status where `--fail-on` holds
 _CONDITION = re.compile(r"(?P<code>[\w-]+)\s*(?:>\s*(?P<share>[0-9.eE+-]+))?")
 Condition = Callable[[Report], list[str]]  # the lines where it holds
@@ -92,11 +93,15 @@ def parse_conditions(conditions: str | Sequence[str]) -> Callable[[Report], str]
     texts = [conditions] if isinstance(conditions, str) else conditions
     by_text = {text: parse_condition(text) for text in texts}
 
-    def says(report: Report) -> str:
+    def list_failures(report: Report) -> str:
         lines = {text: holds(report) for text, holds in by_text.items()}
-        return "; ".join(f"{text} at {', '.join(where[:5])}" for text, where in lines.items() if where)
+        return "; ".join(f"{text} at {_first_lines(where)}" for text, where in lines.items() if where)
 
-    return says
+    return list_failures
+
+
+def _first_lines(lines: Sequence[str]) -> str:
+    return ", ".join(lines[:_LINES_SHOWN])
 
 
 def choose_codes(options: argparse.Namespace) -> Chosen:
@@ -125,9 +130,11 @@ def run(
 ) -> int:
     """Run the program as `python program arguments` would. Then print the report on the standard error.
 
-    options: the arguments of `Diagnosis` in each process of the program, with the what-ifs as texts. steps: end the program after so many
-    backward passes. output: the format and the file of the report, and its baseline. side_by_side: run the program again under the other
-    convention, at each line where the convention may decide the training.
+    options: the arguments of `Diagnosis` in each process of the program, with the what-ifs as texts.
+    steps: end the program after so many backward passes.
+    fails: the condition of `--fail-on`.
+    output: the format and the file of the report, and its baseline.
+    side_by_side: for each line whose convention may decide the training, run the program again under the other convention.
 
     Returns the exit status of the program. If that is 0, it returns 2 where a file cannot be written. It returns 4 where `fails` holds or
     cannot be judged, and where no backward pass was seen for a new baseline.
@@ -143,8 +150,9 @@ def run(
     whole = merge(done.parts, done.unseen, empty)  # with the findings of the baseline
     report = output.drop_known(whole)
     is_printed = output.file is None or output.format != "text"
-    says_something = bool(report.backwards) or not done.unseen  # else "no backward started" would be wrong
-    lines = [*head(report), "", *str(report).splitlines()] if is_printed and says_something else []
+    # Without a backward, the text says that none started. A process that was not seen to its end may have started one.
+    has_text = bool(report.backwards) or not done.unseen
+    lines = [*head(report), "", *str(report).splitlines()] if is_printed and has_text else []
     lines += _describe_processes(report, done)
     status = done.status
     if output.new_baseline_file is not None and not report.backwards:
@@ -224,9 +232,9 @@ def _failures(fails: Condition, report: Report, done: programs.Run) -> list[str]
     """The reasons for status 4. A process that was not seen to its end has not passed."""
     where = fails(report)
     if where:
-        return [f"diagnose: --fail-on holds at {', '.join(where[:5])}"]
+        return [f"diagnose: --fail-on holds at {_first_lines(where)}"]
     if done.unseen:
-        names = ", ".join(map(str, done.unseen[:5]))
+        names = _first_lines([str(part) for part in done.unseen])
         return [f"diagnose: --fail-on: what {names} did was not seen to its end, so it is not known to pass"]
     return [] if report.backwards else ["diagnose: --fail-on: no backward pass was seen, so nothing is known to pass"]
 

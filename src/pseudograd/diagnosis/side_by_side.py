@@ -12,15 +12,19 @@ from .records import Finding
 
 _MOST_LINES = 4  # lines that get a training of their own: those with the largest shares
 _LEAST_STEPS, _LEAST_LAST_STEPS = 8, 3
-# Two losses are apart if their distance exceeds these multiples of the smaller one, of the largest loss, and of that of two equal runs.
-_OF_SMALLER, _OF_LARGEST, _OF_NOISE = 0.01, 0.001, 10.0
+# Two losses are apart if their distance is more than each of these three:
+_LEAST_OF_SMALLER = 0.01  # of the smaller one of the two losses
+_LEAST_OF_LARGEST = 0.001  # of the largest loss of the training
+_LEAST_OF_NOISE = 10.0  # times the distance of two runs of the program as it is
 Pin = tuple[str, str | float]  # the argument of pin_edge, and its value
 
 
 def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Run], steps: int | None) -> Run:
     """Run the program once more as it is, and once for each line under the other convention. The findings of the result say how each ended.
 
-    run_again(pin, where, number of backward passes) runs the program. steps: the number of passes after which it was ended, if it was.
+    done: the first run.
+    run_again(pin, where, number of backward passes): runs the program.
+    steps: the number of backward passes after which the first run was ended; None if it was not.
     """
     active = [part for part in done.parts if part.content["backwards"]]
     findings = [finding for part in active for finding in part.content["findings"] if UNMEASURED in finding.evidence]
@@ -60,10 +64,10 @@ def train_side_by_side(done: Run, run_again: Callable[[Pin | None, str, int], Ru
             advice = advice.replace("the same seeds", "more seeds") if is_better else advice.partition(BESIDE)[0]
         return replace(finding, evidence=evidence.replace(UNMEASURED, measured), next_step=advice)
 
-    def measured(part: Part) -> Part:
+    def add_trainings(part: Part) -> Part:
         return replace(part, content={**part.content, "findings": [*map(add_training, part.content["findings"])]})
 
-    return replace(done, parts=tuple(measured(part) if part in active else part for part in done.parts))
+    return replace(done, parts=tuple(add_trainings(part) if part in active else part for part in done.parts))
 
 
 def _why_not_comparable(done: Run, active: Sequence[Part]) -> str:
@@ -90,21 +94,26 @@ def _losses_of(run: Run, steps: int) -> tuple[list[float], str]:
 def compare_losses(
     own: Sequence[float], again: Sequence[float], other: Sequence[float], pin: str
 ) -> tuple[bool | None, str]:
-    """Does the training end with other losses under the pin (None: not clear), and a clause. again: the losses of a second run as it is."""
+    """Does the training end with other losses under the pin, and a clause that says so. None instead of an answer: it is not clear.
+
+    own, again: the losses of two runs of the program as it is.
+    other: the losses of a run under the pin.
+    """
     count = max(_LEAST_LAST_STEPS, len(own) // 4)
     pairs = list(zip(own, other, strict=True))
     noise = max(map(_distance, own[-count:], again[-count:]))
-    least = max([_OF_NOISE * noise, *(_OF_LARGEST * abs(loss) for loss in own if isfinite(loss))])
-    ever_apart = [_distance(*pair) > max(least, _OF_SMALLER * min(map(abs, pair))) for pair in pairs]
-    ends, apart = pairs[-count:], ever_apart[-count:]
+    least = max([_LEAST_OF_NOISE * noise, *(_LEAST_OF_LARGEST * abs(loss) for loss in own if isfinite(loss))])
+    are_apart = [_distance(*pair) > max(least, _LEAST_OF_SMALLER * min(map(abs, pair))) for pair in pairs]
+    last_pairs, last_are_apart = pairs[-count:], are_apart[-count:]
     repeats = f"at most {noise:.1g} from a second run" if noise else "in two runs, to the bit"
     measured = f"the loss of the last backward is {own[-1]:.6g} as it is ({repeats}) and {other[-1]:.6g} under {pin}"
-    if all(apart) and len({under > loss for loss, under in ends if isfinite(loss - under)}) <= 1:
+    is_larger = {pinned > loss for loss, pinned in last_pairs if isfinite(loss - pinned)}
+    if all(last_are_apart) and len(is_larger) <= 1:  # the same run has the larger loss in each of them
         return True, f"{measured}, and apart in each of the last {count:,} backward passes"
-    if not any(apart) and all(map(isfinite, (noise, *own[-count:]))):
-        still = [name for name, losses in (("as it is", own), (f"under {pin}", other)) if len({*losses}) == 1]
-        if len(still) == 1 and any(ever_apart):
-            return None, f"{measured}; {still[0]} it never changes, so equal ends do not mean that both learned"
+    if not any(last_are_apart) and all(map(isfinite, (noise, *own[-count:]))):
+        constant = [name for name, losses in (("as it is", own), (f"under {pin}", other)) if len({*losses}) == 1]
+        if len(constant) == 1 and any(are_apart):
+            return None, f"{measured}; {constant[0]} it never changes, so equal ends do not mean that both learned"
         return False, measured
     return None, f"{measured}, and not clearly apart in each of the last {count:,} backward passes"
 

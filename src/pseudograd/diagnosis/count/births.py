@@ -41,7 +41,7 @@ _OtherKind = Literal[
     "other",
 ]
 Kind = Literal[_KindOfOp, _OtherKind]  # `judge/findings/nonfinite.py` has a sentence for each
-_OF_MATRICES = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # each entry of their result depends on many entries of x
+_MATRIX_OPS = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # each entry of their result depends on many entries of x
 _KINDS: dict[_KindOfOp, str] = {
     "root": "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
     "division": "Div Reciprocal Rsqrt Atan2 Addcdiv",
@@ -50,17 +50,19 @@ _KINDS: dict[_KindOfOp, str] = {
     "overflow": "Exp Exp2 Expm1 Sinh Cosh LinalgMatrixExp",
     "softmax": "Softmax LogSoftmax Logsumexp ScaledDotProductFlashAttentionForCpu",
     "factor": "Mul Addcmul",
-    "product": " ".join((*_OF_MATRICES, "Convolution", "Embedding", "Sum", "Prod", "Cumprod")),
+    "product": " ".join((*_MATRIX_OPS, "Convolution", "Embedding", "Sum", "Prod", "Cumprod")),
 }
 KIND_OF: dict[str, Kind] = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 # By the name of a saved input: its index in `next_functions`, if that is not 0.
-_SECOND = "other weight exponent target mat2 mat1 batch1 mat vec vec1 tensor x2 tensor1 key"
-_THIRD = "tensor2 batch2 vec2 value bias"
-_INDICES = {**dict.fromkeys(_SECOND.split(), 1), **dict.fromkeys(_THIRD.split(), 2), "attn_mask": 3}
-_WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_OF_MATRICES))  # no single x explains their slope
+_NAMES_OF_SECOND = "other weight exponent target mat2 mat1 batch1 mat vec vec1 tensor x2 tensor1 key"
+_NAMES_OF_THIRD = "tensor2 batch2 vec2 value bias"
+_INDICES = {**dict.fromkeys(_NAMES_OF_SECOND.split(), 1), **dict.fromkeys(_NAMES_OF_THIRD.split(), 2), "attn_mask": 3}
+_WITHOUT_VALUES = frozenset(("Softmax", "LogSoftmax", "Logsumexp", *_MATRIX_OPS))  # no single x explains their slope
+_UNSIGNED = 2**64  # unsigned numbers of 64 bits are below it
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # The saved input that can make the slope infinite, for ops where that is not `self`.
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
+_NEAR_0, _NEAR_0_IN_HALF = 1e-6, 1e-2  # a smaller divisor is near 0
 _SELECTING = ("Index", "Gather", "Select", "Slice", "View", "Squeeze", "Unsqueeze", "Expand", "Transpose")
 _MASKING = ("MaskedFill", "Where", "Add", "IndexPut", "IndexFill", "Scatter")  # they may write -inf
 # The inverse of an op: of the largest number of a dtype it gives the largest x that does not overflow.
@@ -85,10 +87,10 @@ _INPUTS: dict[str, tuple[str, ...]] = {
 
 
 class Position(NamedTuple):
-    """A node is number `number` of the `total` nodes with the same op in one backward."""
+    """The position of a node among the nodes with the same op in one backward."""
 
-    number: int
-    total: int
+    ordinal: int  # counts from 0
+    total: int  # the number of these nodes
 
 
 NO_POSITION = Position(0, 0)
@@ -98,37 +100,28 @@ NO_POSITION = Position(0, 0)
 class Birth:
     """An op whose backward made a broken gradient from finite ones, or whose forward made a broken value.
 
-    tally: None if the diagnosis did not see the call.
-    backward: the number of the backward.
-    values: a clause about x at the broken entries.
-    upstream: the leaves that its gradient flows to. hidden_leaves: those behind a detach.
-    is_masked: do only zeros arrive at the broken entries?
-    broken: the name of a saved input that is broken. origin: the op that made this input.
-    parameter: the parameter that is another input; of the kind "weights", the broken one.
-    line_losses: the losses of the line that called backward.
-    excess: the largest gradient as a multiple of the largest number of float16; 0 if it is not known.
-    earlier_backward: the number of a backward that got the same value, behind a detach; 0 if there is none.
+    parameter: a parameter that is another input of the op; for the kind "weights", the broken parameter.
     """
 
-    tally: Tally | None
+    tally: Tally | None  # None if the diagnosis did not see the call
     op: str
     kind: Kind
-    backward: int
-    entries: int
-    elements: int
-    values: str
+    backward: int  # the number of the backward
+    entries: int  # the number of broken entries
+    elements: int  # the number of all entries
+    values: str  # a clause about x at the broken entries
     dtype: torch.dtype
-    upstream: int
-    is_masked: bool = False
-    is_forward: bool = False
-    origin: str = ""
-    broken: str = ""
+    upstream: int  # the set of leaves that its gradient flows to
+    is_masked: bool = False  # do only zeros arrive at the broken entries?
+    is_forward: bool = False  # was the broken value made in the forward?
+    origin: str = ""  # the op that made the broken input
+    broken: str = ""  # the name of a saved input that is broken
     parameter: str = ""
-    line_losses: Losses | None = None
+    line_losses: Losses | None = None  # the losses of the line that called backward
     position: Position = NO_POSITION
-    excess: float = 0.0
-    hidden_leaves: int = 0
-    earlier_backward: int = 0
+    excess: float = 0.0  # the largest gradient as a multiple of the largest number of float16; 0 if it is not known
+    hidden_leaves: int = 0  # the set of leaves behind a detach
+    earlier_backward: int = 0  # the number of a backward that got the same value, behind a detach; 0 if there is none
 
 
 def is_broken(value: object) -> bool:
@@ -168,8 +161,8 @@ def saved_results(node: GraphNode) -> list[Tensor]:
 
 def maker_of(node: GraphNode, name: str) -> GraphNode | None:
     """The node that made a saved input; None if the input needs no gradient."""
-    position, edges = position_of(node, name), node.next_functions
-    return edges[position][0] if position < len(edges) else None
+    position, inputs = position_of(node, name), node.next_functions
+    return inputs[position][0] if position < len(inputs) else None
 
 
 def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> Kind:
@@ -201,16 +194,15 @@ def _kind_of_log(node: GraphNode) -> Kind:
 
 def position_of(node: GraphNode, name: str) -> int:
     """The index of a saved input in `next_functions`."""
-    is_after_addend = name in ("mat2", "vec") and nodes.name_of(node).startswith(
-        "Add"
-    )  # as in addmm(input, mat1, mat2)
-    return _INDICES.get(name, 0) + is_after_addend
+    if name in ("mat2", "vec") and nodes.name_of(node).startswith("Add"):  # as in addmm(input, mat1, mat2)
+        return 2
+    return _INDICES.get(name, 0)
 
 
 def _may_be_near_0(node: GraphNode) -> bool:
-    """May an entry of the divisor be near 0? That is below 1e-6, in float16 below 0.01."""
+    """May an entry of the divisor be near 0?"""
     value = saved_value(node, "other")
-    near = 1e-2 if value is not None and value.dtype is torch.float16 else 1e-6
+    near = _NEAR_0_IN_HALF if value is not None and value.dtype is torch.float16 else _NEAR_0
     return value is None or not value.numel() or float(value.abs().min()) < near
 
 
@@ -260,7 +252,7 @@ def replay_of(op: str, node: GraphNode) -> Callable[[Tensor], Tensor] | None:
         return methodcaller("reshape", tuple(input_metadata(node)[0].shape))
     if op == "Sum":
         # The node holds a negative dim as an unsigned number.
-        dims = [dim - 2**64 if dim >= 2**63 else dim for dim in saved(node, "dim", ())]
+        dims = [dim - _UNSIGNED if dim >= _UNSIGNED // 2 else dim for dim in saved(node, "dim", ())]
         return partial(torch.sum, dim=dims, keepdim=saved(node, "keepdim", False))
     return None
 
@@ -269,10 +261,10 @@ def replay_of(op: str, node: GraphNode) -> Callable[[Tensor], Tensor] | None:
 
 
 class InputDescription(NamedTuple):
-    """A clause about x at the broken entries. is_ordinary: are the result and the slope of the op finite for such an x?"""
+    """The x at the broken entries."""
 
-    words: str = ""
-    is_ordinary: bool = False
+    clause: str = ""
+    is_ordinary: bool = False  # are the result and the slope of the op finite for such an x?
 
 
 def describe_input(op: str, node: GraphNode, mask: Tensor) -> InputDescription:
@@ -290,12 +282,12 @@ def describe_input(op: str, node: GraphNode, mask: Tensor) -> InputDescription:
         at = _entries_of(results[0], mask)
         zero = (at == 0) if op == "Sqrt" else at.isinf()
         below = at.isnan() & ~zero  # the inverse of a complex 0 is inf and nan
-        return InputDescription(_clause({"0": zero, "below 0": below}, at), not bool((zero | below).any()))
+        return InputDescription(_clause({"0": zero, "below 0": below}), not bool((zero | below).any()))
     if x is None:
         return InputDescription()
     at = _entries_of(x, mask)
     if at.is_complex():
-        return InputDescription(_clause({"0": at == 0}, at), not bool((at == 0).any()))
+        return InputDescription(_clause({"0": at == 0}), not bool((at == 0).any()))
     groups = {"0": at == 0}
     if op == "Log1P":
         groups = {"-1": at == -1}
@@ -307,7 +299,7 @@ def describe_input(op: str, node: GraphNode, mask: Tensor) -> InputDescription:
         groups["below 0"] = at < 0
     is_ordinary = not any(bool(group.any()) for group in groups.values())
     groups |= {"inf": at == torch.inf, "-inf": at == -torch.inf, "nan": at.isnan()}
-    if text := _clause(groups, at):
+    if text := _clause(groups):
         return InputDescription(text, is_ordinary)
     text = f"x lies from {float(at.min()):.3g} to {float(at.max()):.3g}" if at.numel() else ""
     return InputDescription(text, is_ordinary=True)
@@ -321,7 +313,8 @@ def _entries_of(value: Tensor, mask: Tensor) -> Tensor:
         return value.reshape(-1)
 
 
-def _clause(groups: Mapping[str, Tensor], at: Tensor) -> str:
+def _clause(groups: Mapping[str, Tensor]) -> str:
+    """Such as "x is 0 (3) or below 0 (1)"; "" if all groups are empty."""
     counts = {text: count for text, group in groups.items() if (count := int(torch.count_nonzero(group)))}
     if len(counts) < 2:
         return "".join(f"x is {text}" for text in counts)

@@ -26,10 +26,12 @@ Bounds = tuple[Tensor | None, Bound, Bound]  # x and its bounds; None for each i
 
 
 class MatchedGradients:
-    """The gradient that arrived at a node, the gradients of its shape that left, and those of other shapes."""
+    """The gradient that arrived at a node, and the gradients that left it."""
 
     def __init__(self, arrived: Tensor, left: list[Tensor], others: list[Tensor]) -> None:
-        self.arrived, self.left, self.others = arrived, left, others
+        self.arrived = arrived
+        self.left = left  # the gradients that left with the same shape
+        self.others = others  # the gradients that left with another shape
 
     @classmethod
     def match(cls, leaving: Gradients, arriving: Gradients) -> MatchedGradients | None:
@@ -51,21 +53,21 @@ class MatchedGradients:
 
     @cached_property
     def cut(self) -> Tensor | None:
-        """What arrived where nothing leaves towards any input, and 0 elsewhere; None if all leave, because it is the same memory."""
+        """What arrived where nothing leaves towards any input, and 0 elsewhere. None if nothing is cut: what leaves is what arrived."""
         if any(left.data_ptr() == self.arrived.data_ptr() for left in self.left):
             return None
         if not self.left:
             return self.arrived
-        stays = self.left[0] == 0
+        is_cut = self.left[0] == 0
         for left in self.left[1:]:
-            stays = stays & (left == 0)
-        return torch.where(stays, self.arrived, 0)
+            is_cut = is_cut & (left == 0)
+        return torch.where(is_cut, self.arrived, 0)
 
-    def elsewhere(self, cut: Number) -> Sums:
-        """The count ELSEWHERE, if something was cut."""
-        if not self.others or _is_nothing(cut):
+    def count_elsewhere(self, cut: Number) -> Sums:
+        """The count ELSEWHERE, if something was cut. cut: the number of elements that were."""
+        if not self.others or _is_known_zero(cut):
             return {}
-        return {ELSEWHERE: _number(sum(torch.count_nonzero(other) for other in self.others))}
+        return {ELSEWHERE: _to_number(sum(torch.count_nonzero(other) for other in self.others))}
 
 
 def count(
@@ -73,8 +75,9 @@ def count(
 ) -> Sums | None:
     """The counts of one backward call; None if the gradients cannot be compared element by element.
 
-    may_move: the op may move or mix elements. saved: the values that the node of a clamp keeps; then the counts also tell the region of x
-    by the sign of the gradient, and how much of the cut leads back inside, if that can be known: see `has_sides`.
+    may_move: the op may move or mix elements.
+    saved: the values that the node of a clamp keeps. With them the counts also tell the regions of x by the sign of the gradient, and how
+        many of the cut elements lead back inside. `has_sides` says whether they do.
     """
     grads = MatchedGradients.match(leaving, arriving)
     return None if grads is None else count_matched(grads, may_move, is_full, bounds_of(grads, saved))
@@ -84,7 +87,7 @@ def count_matched(grads: MatchedGradients, may_move: bool, is_full: bool, bounds
     sums = _count(grads, is_full, bounds)
     if may_move:
         sums |= _count_moved(grads, sums, is_full)
-    return sums | grads.elsewhere(sums["cut"])
+    return sums | grads.count_elsewhere(sums["cut"])
 
 
 def has_sides(sums: Sums) -> bool:
@@ -107,13 +110,13 @@ def _detached(grad: Tensor) -> Tensor:
     return grad.detach() if grad.requires_grad else grad
 
 
-def _is_nothing(number: Number) -> bool:
+def _is_known_zero(number: Number) -> bool:
     """Is it known to be 0, without waiting for a device?"""
     return not isinstance(number, Tensor) and not number
 
 
-def _number(value: Number) -> Number:
-    """The value as a number of Python, if that does not wait for a device."""
+def _to_number(value: Number) -> Number:
+    """The value as a number of Python, if that does not wait for a device; else the value itself."""
     return value.item() if isinstance(value, Tensor) and value.is_cpu else value
 
 
@@ -133,27 +136,27 @@ def _count(grads: MatchedGradients, is_full: bool, bounds: Bounds) -> Sums:
         sums["magnitude"] = _magnitude(grad)
         sums["cut_magnitude"] = 0 if cut is None else _magnitude(cut)
         sums["nonfinite"] = torch.count_nonzero(grad * 0)  # inf * 0 is nan, which is not 0
-    return {**{name: _number(value) for name, value in sums.items()}, **sides}
+    return {**{name: _to_number(value) for name, value in sums.items()}, **sides}
 
 
 def _count_moved(grads: MatchedGradients, sums: Sums, is_full: bool) -> Sums:
-    """The counts to use instead if the op moves elements, as flip, gather and softmax do, so that some leave where none arrived.
+    """The counts that replace `sums` if the op has moved elements, as flip, gather and softmax do: some then leave where none arrived.
 
-    Then an element is cut for each that arrives and does not leave, wherever it is.
+    These counts do not ask where an element is: as many are cut as arrive more than leave.
     """
     arrived, cut = sums["arrived"], sums["cut"]
-    if not grads.left or _is_nothing(cut):
+    if not grads.left or _is_known_zero(cut):
         return {}
     leaves = grads.left[0] != 0
     for other in grads.left[1:]:
         leaves = leaves | (other != 0)
-    left = _number(torch.count_nonzero(leaves))
+    left = _to_number(torch.count_nonzero(leaves))
     is_moved, lost = left + cut > arrived, arrived - left
     if isinstance(is_moved, bool) and not is_moved:
         return {}
     moved: Sums = {"cut": lost * (lost > 0)}
     if is_full:
-        magnitude = sums["magnitude"] - _number(sum(map(_magnitude, grads.left)))
+        magnitude = sums["magnitude"] - _to_number(sum(map(_magnitude, grads.left)))
         moved["cut_magnitude"] = magnitude * (magnitude > 0) * (lost > 0)
     if not isinstance(is_moved, Tensor):
         return moved
@@ -170,7 +173,7 @@ def _magnitude(grad: Tensor) -> Tensor:
 
 
 def bounds_of(grads: MatchedGradients, saved: SavedValues | None) -> Bounds:
-    """x and its bounds, if x has the shape of the gradient."""
+    """x and its bounds, if they are saved and x has the shape of the gradient."""
     inputs: Sequence[Bound] | None = None
     if saved is not None and saved.primitive == "torch.fmin":
         inputs = (saved.inputs[0], None, saved.inputs[1])
@@ -193,16 +196,16 @@ def _count_sides(grads: MatchedGradients, x: Tensor, low: Bound, high: Bound) ->
     below, at_low = (nowhere, nowhere) if low is None else (x < low, x == low)
     above, at_high = (nowhere, nowhere) if high is None else (x > high, x == high)
     at, up, down = at_low | at_high, grad < 0, grad > 0  # up: a descent step raises x
-    back = ((below | at_low) & up) | ((above | at_high) & down)
+    leads_back = ((below | at_low) & up) | ((above | at_high) & down)
     sums: Sums = {
-        "recoverable": 0 if cut is None else torch.count_nonzero(back & (cut != 0)),
+        "recoverable": 0 if cut is None else torch.count_nonzero(leads_back & (cut != 0)),
         "at_bound": torch.count_nonzero(at & (grad != 0)),
     }
     for sign, signed in (("-", up), ("+", down)):
         for side, where in (("below", below), ("at", at), ("above", above)):
             sums[side + sign] = torch.count_nonzero(where & signed)
         sums[f"all{sign}"] = torch.count_nonzero(signed)
-    return add_inside({name: _number(value) for name, value in sums.items()})
+    return add_inside({name: _to_number(value) for name, value in sums.items()})
 
 
 def add_inside(counts: Sums) -> Sums:

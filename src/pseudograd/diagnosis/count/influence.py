@@ -25,15 +25,15 @@ from .leaves import Leaves
 from .norms import PLAIN
 
 # Functions that do not read the values of their tensors, or whose result cannot affect a loss.
-_NAMES = (
+_NAMES_READING_NO_VALUE = (
     "size dim numel __len__ stride storage_offset is_contiguous zeros_like ones_like empty_like full_like rand_like randn_like "
     "randint_like new_zeros new_ones new_empty new_full __repr__ __format__ is_floating_point is_complex element_size data_ptr "
     "requires_grad_ retain_grad register_hook backward zero_ get_device ndimension __hash__ is_same_size __deepcopy__ untyped_storage "
     "is_pinned is_shared share_memory_ result_type can_cast type_as is_tensor is_nonzero"
 )
-_READ_NO_VALUE = frozenset(_NAMES.split())
+_READ_NO_VALUE = frozenset(_NAMES_READING_NO_VALUE.split())
 _VIEWS = ("data", "T", "mT", "H", "mH", "real", "imag")  # properties that are the tensor itself, or a view of it
-# the value leaves torch
+# Functions by which a value leaves torch.
 _EXITS = ("item", "tolist", "numpy", "__float__", "__int__", "__index__", "__bool__", "__array__")
 # If only these functions are between a sum and the loss, a constant in the sum changes no gradient.
 _NAMES_OF_LINEAR = (
@@ -75,22 +75,21 @@ class Marks:
 
 
 class Cut:
-    """One structural cut. upstream: the set of leaves whose gradient it cuts. reaches_loss: None if the value left torch.
-
-    is_final_cut: does its value reach a loss with no further cut in between, so that the leaves would get a gradient without this cut?
-    is_recomputed: was it made in a backward, as by a checkpoint that computes its forward once more?
-    """
+    """One structural cut."""
 
     def __init__(self, kind: str, location: Location, bit: int) -> None:
         self.kind, self.location = kind, location
+        self.direct_bit = 0b10 << bit
         self.bits = 0b11 << bit
         self.calls = 0
-        self.is_final_cut = self.is_recomputed = False
+        # Does its value reach a loss with no further cut in between, so that the leaves would get a gradient without this cut?
+        self.is_final_cut = False
+        self.is_recomputed = False  # was it made in a backward, as by a checkpoint that computes its forward once more?
         # Lines where the result of a comparison with its value meets a tensor that learns.
         self.compared_at: set[str] = set()
         self.cut_again_at: set[str] = set()  # lines that detach its value once more, or hand it out of torch
-        self.upstream = 0
-        self.reaches_loss: bool | None = False
+        self.upstream = 0  # the set of leaves whose gradient it cuts
+        self.reaches_loss: bool | None = False  # None if its value left torch
 
 
 class Followed:
@@ -128,6 +127,7 @@ class Influence:
         self._detached = Marks()  # the leaves upstream of the tensor from which a tensor was detached
         # By id of a detached tensor: a weak reference to it, and one to the leaf, or other tensor without a graph, whose memory it shares.
         self._origins: dict[int, tuple[weakref.ref[Tensor], weakref.ref[Tensor]]] = {}
+        # cut_in_function: the leaves whose gradient the calls inside a Function have cut
         self._local = threading.local()
 
     def source_of_detached(self, tensor: Tensor) -> tuple[int, bool]:
@@ -153,7 +153,10 @@ class Influence:
     # --- calls --------------------------------------------------------------------------------------------------------
 
     def mark_plainly(self, func: object, args: Arguments, kwargs: Keywords, result: object) -> bool:
-        """A fast path for most calls: no argument has a mark, or the result has a graph and gets all marks. False: call `after_call`."""
+        """A fast path for calls whose arguments have no mark, or whose result has a graph and gets all marks.
+
+        Returns False if it has done nothing, so that `after_call` must be called.
+        """
         if type(result) not in PLAIN or not isinstance(result, Tensor) or self._origins:
             return False
         is_itself, known, may_have_graph = args and result is args[0], self._marks.all, is_grad_enabled()
@@ -230,7 +233,7 @@ class Influence:
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~direct)
 
     def _note_reading(self, name: str, marks: int, direct: int, learns: bool) -> None:
-        """Note at the cuts of these marks if their value is compared here, meets a tensor that learns, or is cut off once more."""
+        """Note at the cuts of these marks if this call compares their value, cuts it again, or reads it with a tensor that learns."""
         if name in _COMPARISONS and marks:
             for cut in self._cuts_among(marks):
                 self._compared_bits |= cut.bits
@@ -256,7 +259,8 @@ class Influence:
         written = [tensor for tensor in learning if tensor is not inputs[0]] if is_outside else []
         if (new or written) and hooks.is_inside_function():
             for tensor in learning:
-                self._local.hidden = getattr(self._local, "hidden", 0) | self._leaves.upstream_of(tensor)
+                cut = getattr(self._local, "cut_in_function", 0)
+                self._local.cut_in_function = cut | self._leaves.upstream_of(tensor)
         elif new:
             kind = _kind(name, len(new) < len(outputs))
             bits = self._cut(kind, learning, is_compared=name in _COMPARISONS)
@@ -296,7 +300,7 @@ class Influence:
             self._marks.add(origin, self._marks_of_others(self._marks.get(changed), origin))
 
     def _marks_of_others(self, marks: int, leaf: Tensor) -> int:
-        """The marks without those of cuts of this leaf alone: a projection of a leaf hides no other leaf from the loss."""
+        """The marks without those of cuts that have this leaf alone upstream: a projection of a leaf hides no other leaf from the loss."""
         own = self._leaves.upstream_of(leaf) if marks and leaf.requires_grad else 0
         return marks & reduce(or_, (cut.bits for cut in self._cuts_among(marks) if cut.upstream & ~own), 0)
 
@@ -316,9 +320,9 @@ class Influence:
         if cut is None:
             cut = self.cuts[kind, location] = Cut(kind, location, len(self._by_bit))
             self._by_bit += [cut, cut]
-            self._direct_bits |= 2 << (len(self._by_bit) - 2)
+            self._direct_bits |= cut.direct_bit
             if kind.endswith(WITHOUT_GRAD):
-                self._direct_bits_of_no_grad |= cut.bits & self._direct_bits
+                self._direct_bits_of_no_grad |= cut.direct_bit
             if is_exit:
                 cut.reaches_loss = None
         cut.calls += 1
@@ -366,10 +370,10 @@ class Influence:
 
     def after_function(self, result: object) -> None:
         """A Function ran: the calls inside it make no graph. Note a cut, unless the Function made a node of its own."""
-        hidden, self._local.hidden = getattr(self._local, "hidden", 0), 0
-        outputs = tensors_in([result]) if hidden else []
-        if hidden and not any(tensor.requires_grad for tensor in outputs):
-            bits = self._cut(NEEDS_NOTHING if is_grad_enabled() else "a Function under no_grad", [], hidden)
+        upstream, self._local.cut_in_function = getattr(self._local, "cut_in_function", 0), 0
+        outputs = tensors_in([result]) if upstream else []
+        if upstream and not any(tensor.requires_grad for tensor in outputs):
+            bits = self._cut(NEEDS_NOTHING if is_grad_enabled() else "a Function under no_grad", [], upstream)
             for tensor in outputs:
                 self._marks.add(tensor, bits)
 
@@ -413,11 +417,13 @@ def tensors_in(values: Iterable[object]) -> list[Tensor]:
 
 
 def _name_of(func: object) -> str | None:
-    """None for a function that reads no value."""
+    """The name of a function of torch; None if the function reads no value."""
     name = str(getattr(func, "__name__", ""))
     if name == "__get__":
         attribute = getattr(getattr(func, "__self__", None), "__name__", "")
-        return None if attribute not in _VIEWS else ".data" if attribute == "data" else attribute
+        if attribute == "data":
+            return ".data"
+        return attribute if attribute in _VIEWS else None
     return None if name in _READ_NO_VALUE else name
 
 
@@ -440,7 +446,7 @@ def _is_continuous(tensor: Tensor) -> bool:
 
 
 def _outputs_without_graph(outputs: list[Tensor], inputs: list[Tensor]) -> list[Tensor]:
-    """The results that have no graph. Under no_grad these include a view of a tensor that learns: it requires a gradient, and is a leaf."""
+    """The results that have no graph. A view of a tensor that learns, made under no_grad, is one: it requires a gradient, and is a leaf."""
     new = [tensor for tensor in outputs if not tensor.requires_grad]
     if not is_grad_enabled():
         old = set(map(id, inputs))

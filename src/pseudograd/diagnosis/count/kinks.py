@@ -31,21 +31,19 @@ NOTED = "pseudograd: at a kink"  # in the metadata of the node of a relu: the el
 
 
 class KinkNode(NamedTuple):
-    """A node of which some elements are at a kink.
-
-    leave(gradients that leave, gradient that arrives): the gradients that would leave under the other convention.
-    """
+    """A node of which some elements are at a kink."""
 
     node: GraphNode
     family: str
-    at_kink: int
-    elements: int
+    at_kink: int  # the number of its elements at the kink
+    elements: int  # the number of all its elements
+    # leave(gradients that leave, gradient that arrives): the gradients that would leave under the other convention
     leave: Callable[[Gradients, Tensor], Gradients]
 
 
-def find_kinks(behind: Iterable[GraphNode]) -> Iterator[KinkNode]:
-    """The nodes with elements at a kink, if another convention is known for it."""
-    for node in behind:
+def find_kinks(nodes: Iterable[GraphNode]) -> Iterator[KinkNode]:
+    """The nodes among these with elements at a kink for which another convention is known."""
+    for node in nodes:
         if (noted := node.metadata.get(NOTED)) is not None:
             kink: KinkNode | None = _noted_kink(node, noted)
         else:
@@ -55,10 +53,10 @@ def find_kinks(behind: Iterable[GraphNode]) -> Iterator[KinkNode]:
             yield kink
 
 
-def why_hidden(behind: Iterable[GraphNode]) -> set[str]:
-    """The reasons why nodes that may be at a kink cannot be measured."""
+def find_obstacles(nodes: Iterable[GraphNode]) -> set[str]:
+    """The reasons why some of these nodes, which may be at a kink, cannot be measured."""
     reasons = set()
-    for node in behind:
+    for node in nodes:
         name = node.name()
         if name == SLICE_NODE:
             if op := _op_in_slice(node):
@@ -103,7 +101,7 @@ def _kink(node: GraphNode, kinked: Kinked) -> KinkNode | None:
 
 
 def _saved_values(node: GraphNode, kinked: Kinked) -> SavedValues | None:
-    """The saved inputs. A call in place saves its result in place of x: both have the same sign if the slope below 0 is positive."""
+    """The saved inputs. A call in place saves its result as x: the result has the sign of x if the slope below 0 is positive."""
     form, arrange = kinked.spelling.form, kinked.spelling.arrange
     values = read_saved(node, form.saved, arrange)
     if values is not None:
@@ -129,10 +127,10 @@ def _differing(node: GraphNode, values: SavedValues, own_call: Call, other_call:
 def _noted_kink(node: GraphNode, noted: Tensor) -> KinkNode:
     other = other_of("relu")
     assert other is not None, "the table has it"
-    share = float(other.convention)
+    slope_at_0 = float(other.convention)
 
     def leave(leaving: Gradients, grad: Tensor) -> Gradients:
-        return leaving if leaving[0] is None else (torch.where(noted, grad * share, leaving[0]),)
+        return leaving if leaving[0] is None else (torch.where(noted, grad * slope_at_0, leaving[0]),)
 
     return KinkNode(node, "relu", int(noted.sum()), noted.numel(), leave)
 
@@ -153,7 +151,7 @@ def note_before(func: Function, args: Arguments, kwargs: Keywords) -> Tensor | N
 
 
 def _is_plain(x: object) -> bool:
-    """Has it a gradient, and numbers that can be read?"""
+    """Does x require a gradient, and can its numbers be read?"""
     if not isinstance(x, Tensor) or type(x) not in PLAIN:
         return False
     return x.requires_grad and x.layout is torch.strided and not x.is_nested and has_numbers(x)

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from .tally import Tally
 
 _MOST_BIRTHS = 16
+_BACKWARDS_TO_FIND_A_LINE = 8  # an op that has not come again by then probably never will
+_BACKWARDS_FOR_A_LOST_STEP = 10  # if steps are lost more often, the program has a fault
 # If an entry of the result is nan, the same entry of the input is nan, too.
 _NAMES_KEEPING_NAN = "View UnsafeView Reshape T Transpose Permute Alias Unsqueeze Squeeze Clone Tanh Sigmoid Relu Exp"
 _KEEPING_NAN = frozenset(_NAMES_KEEPING_NAN.split())
@@ -76,20 +78,17 @@ class _BrokenInput(NamedTuple):
 
     source: str = ""  # the op that made it
     name: str = ""
-    words: str = ""  # a clause about its values
+    clause: str = ""  # about its values
 
 
 @dataclass
 class _Reader:
-    """An op that reads a value of which nobody knows yet whether it is broken.
-
-    result: its broken result; None if nobody has it: then `repeat`, if known, makes it again. unknown: the number of such values.
-    """
+    """An op that reads a value of which nobody knows yet whether it is broken."""
 
     node: GraphNode
-    result: Tensor | None
-    repeat: Callable[[Tensor], Tensor] | None
-    unknown: int
+    result: Tensor | None  # its broken result; None if nobody has it
+    repeat: Callable[[Tensor], Tensor] | None  # makes the result again from the value; None if nobody can
+    unknown: int  # the number of such values that it reads
 
 
 class _Search:
@@ -106,13 +105,14 @@ class _Search:
         self.is_computed_again = False  # did code of the program call torch in this backward, as a checkpoint does?
         self.had_birth = False  # did an op make a broken gradient of finite ones in this backward?
         self.inner_had_birth = False  # has a backward inside this one just ended, which had a birth?
-        # The births that this backward may have, the most certain first. recomputed: the first call inside the backward with a broken
-        # result, as a checkpoint makes it. candidate: the last op of the forward with a broken result and an unknown input. fallback: the
-        # first op of the backward with a broken gradient, if the loss is broken too. last: the op that made the broken loss.
+        # The births that this backward may have, the most certain first:
+        # the first call with a broken result inside the backward, in which a checkpoint runs its forward again
         self.recomputed: Birth | None = None
-        self.candidate: Birth | None = None
-        self.fallback: Birth | None = None
-        self.last: Birth | None = None
+        self.candidate: Birth | None = None  # the last op of the forward with a broken result and an unknown input
+        self.fallback: Birth | None = (
+            None  # the first op of the backward with a broken gradient, if the loss is broken too
+        )
+        self.last: Birth | None = None  # the op that made the broken loss
 
 
 class Nonfinite:
@@ -147,7 +147,7 @@ class Nonfinite:
             self._look_at_weights()
         tensors = [root for root in roots if isinstance(root, Tensor)]
         self._is_loss_nan = not is_loss_finite and any(bool(root.detach().isnan().any()) for root in tensors)
-        if self.has_unplaced:
+        if self.has_birth_without_line:
             self._find_lines(all_nodes)
         self._search = search = _Search(all_nodes, not is_loss_finite)
         starts = nodes.starts(roots)
@@ -182,9 +182,9 @@ class Nonfinite:
             self._add(birth)
 
     @property
-    def has_unplaced(self) -> bool:
+    def has_birth_without_line(self) -> bool:
         """Is there a birth without a line? Its node only hands gradients on, and the recorder usually attaches no hook to such nodes."""
-        oldest = self._recorder.backwards - 8  # an op that has not come again by now probably never will
+        oldest = self._recorder.backwards - _BACKWARDS_TO_FIND_A_LINE
         births = self.births.values()
         return any(birth.tally is None and birth.op and birth.backward > oldest for birth in births)
 
@@ -194,7 +194,7 @@ class Nonfinite:
             if birth.tally is None and birth.line_losses is self._recorder.line_losses:
                 alike = [node for node in all_nodes if op_of(node) == birth.op]
                 if alike and len(alike) == birth.position.total:
-                    birth.tally = self._recorder.tally_of(alike[birth.position.number])
+                    birth.tally = self._recorder.tally_of(alike[birth.position.ordinal])
 
     def _position_of(self, node: GraphNode) -> Position:
         alike = [other for other in self._search.all_nodes if op_of(other) == op_of(node)]
@@ -218,8 +218,8 @@ class Nonfinite:
         if broken is None:
             return
         search = self._search
-        is_explained, search.inner_had_birth = search.inner_had_birth, False
-        if is_explained and tally is not None and tally.function is not None:
+        is_of_inner, search.inner_had_birth = search.inner_had_birth, False
+        if is_of_inner and tally is not None and tally.function is not None:
             return
         search.had_birth = True
         if tally in self.births:
@@ -314,7 +314,7 @@ class Nonfinite:
         if not self.has_optimiser():
             return False
         backwards, last = self._recorder.backwards, self.hit_backwards[-1]
-        if last < backwards and self.lost_steps <= backwards / 10:
+        if last < backwards and self.lost_steps <= backwards / _BACKWARDS_FOR_A_LOST_STEP:
             return True
         may_be_warm_up = last < backwards or len(self.hit_backwards) < MOST_IN_WARM_UP
         return may_be_warm_up and all(birth.kind in ("half", "half result") for birth in self.births.values())
@@ -359,7 +359,7 @@ class Nonfinite:
         elif may_exceed_half and kind in ("overflow", "product", "factor", "other"):
             kind = "half"
         elif kind == "factor":
-            kind, values = ("factor", broken.words) if broken.name else ("product", "")
+            kind, values = ("factor", broken.clause) if broken.name else ("product", "")
         birth = self._new_birth(node, kind, mask, value.dtype, values, broken.name)
         birth.is_masked = is_masked
         if kind != "softmax":
@@ -381,8 +381,8 @@ class Nonfinite:
     def _broken_input(self, node: GraphNode) -> _BrokenInput:
         for name, value in saved_inputs(node).items():
             if is_broken(value):
-                edge = maker_of(node, name)
-                source = "a value that needs no gradient" if edge is None else self._source(edge) or "an op before it"
+                maker = maker_of(node, name)
+                source = "a value that needs no gradient" if maker is None else self._source(maker) or "an op before it"
                 return _BrokenInput(source, name, f"a factor is {broken_numbers(value)}")
         return _BrokenInput()
 
@@ -529,7 +529,9 @@ def _has_finite_inputs(
 ) -> bool:
     """Were all inputs of a node with a broken result finite, as far as that is certain?
 
-    is_saved: does the node save the result? inputs: those that it saves. has_makers: did other nodes make its further inputs?
+    is_saved: does the node save the result?
+    inputs: the inputs that the node saves.
+    has_makers: did other nodes make the inputs that it does not save?
     """
     op = op_of(node)
     if is_saved:

@@ -27,7 +27,7 @@ _sequence = itertools.count()
 Number = float | Tensor  # a 0-d tensor stays on its device, so that nothing waits for the device
 Steps = tuple[tuple[int, float], ...]  # pairs of step and value
 # Parts of the names under which optimisers store the rounding error of a weight, or the weight in full precision
-_REST_NAMES = ("kahan", "compensation", "shift", "master", "residual")
+_NAMES_OF_ROUNDING_ERRORS = ("kahan", "compensation", "shift", "master", "residual")
 State = Mapping[str, Any]  # an optimiser's state for one parameter
 Group = Mapping[str, Any]  # an optimiser's settings for one group of parameters
 Value = TypeVar("Value")
@@ -275,10 +275,10 @@ def spacing(weight: Tensor) -> Tensor:
     return distance.clamp(min=max(limits.smallest_normal * limits.eps, 1e-45))
 
 
-def keeps_rest(state: State, tensor: Tensor) -> bool:
+def keeps_rounding_errors(state: State, tensor: Tensor) -> bool:
     """Does the optimiser store the weights in full precision, or their rounding errors?"""
     for name, value in _entry_buffers(tensor, state).items():
-        if any(word in name.lower() for word in _REST_NAMES):
+        if any(word in name.lower() for word in _NAMES_OF_ROUNDING_ERRORS):
             return True
         is_wider = are_plain([value]) and value.dtype.itemsize > tensor.dtype.itemsize
         if is_wider and torch.equal(sample(value).to(tensor.dtype), sample(tensor)):

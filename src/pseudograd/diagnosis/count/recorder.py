@@ -53,15 +53,15 @@ if TYPE_CHECKING:
     from .zeros import Zeros
 
 # Nodes that hand on what arrives, or sums of it: nothing to compare element by element. For speed alone.
-_HAND_ON = (
+_NAMES_HANDING_ON = (
     "View UnsafeView Reshape T Transpose Permute Add Alias Unsqueeze Squeeze Mean Clone Cat Stack Split UnsafeSplit Select Slice Unbind "
     "Detach"
 )
-# A sum or a product may exceed the range of its dtype. No later step may tell of the first one, where its nodes are looked at.
-_ADD_UP = "Addmm Mm Bmm Convolution Embedding Expand Sum"
+# Sums and products may exceed the range of their dtype. Their nodes are looked at in the first steps, as no later step may tell of it.
+_NAMES_ADDING_UP = "Addmm Mm Bmm Convolution Embedding Expand Sum"
 _PASSING_AT_FIRST, _ADDING_UP = (
-    frozenset(f"{name}Backward{number}" for name in names.split() for number in range(4))
-    for names in (_HAND_ON, _ADD_UP)
+    frozenset(f"{name}Backward{overload}" for name in names.split() for overload in range(4))
+    for names in (_NAMES_HANDING_ON, _NAMES_ADDING_UP)
 )
 _PASSING = _PASSING_AT_FIRST | _ADDING_UP
 _MOST_WAITING = 60  # calls of nodes that are counted together
@@ -105,11 +105,11 @@ class Recorder(Subscriber):
         self.backwards = 0
         self.tallies: dict[tuple[str, Location], Tally] = {}
         self.key = f"pseudograd diagnosis {next(_numbers)}"  # a node has its tally under this key of its metadata
-        self._location = f"{self.key}: location"  # of a node that adds up, without a tally
-        self._again = f"{self.key}: again"  # a backward began at this node
-        self._uses = f"{self.key}: uses"  # of a cast
-        self._module_hook = f"{self.key}: hook"  # the tally of the backward hooks of a module
-        self._is_hooked = f"{self.key}: hooked"  # the node of a leaf has a hook of ours
+        self._location_key = f"{self.key}: location"  # of a node that adds up, without a tally
+        self._again_key = f"{self.key}: again"  # a backward began at this node
+        self._uses_key = f"{self.key}: uses"  # of a cast
+        self._module_hook_key = f"{self.key}: hook"  # the tally of the backward hooks of a module
+        self._hooked_key = f"{self.key}: hooked"  # the node of a leaf has a hook of ours
         self.locations = frames.Locations()
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots, are_measured=is_full)
         self.arrivals = Arrivals(lambda device, pairs: self.leaves.ledger_of(device).add_arrivals(pairs))
@@ -146,7 +146,7 @@ class Recorder(Subscriber):
         self._sums_in_half = False  # does a sum or product have a gradient in float16 on the CPU?
         self._ran_at: set[Location] = set()  # the locations at which a gradient has arrived
 
-    # Both are made, and their modules imported, when a diagnosis first needs them.
+    # `clamps` and `zeros` are made, and their modules imported, when a diagnosis first needs them.
 
     @cached_property
     def clamps(self) -> Clamps:
@@ -161,7 +161,7 @@ class Recorder(Subscriber):
         return Zeros(self.leaves, self.key, _PASSING)
 
     def _find_nonfinite(self) -> Nonfinite:
-        """What is known of broken gradients and losses. A gradient or a loss is broken, perhaps for the first time."""
+        """The record of broken gradients and losses, made when a gradient or a loss is broken for the first time."""
         if self.nonfinite is None:
             from .nonfinite import Nonfinite
 
@@ -200,7 +200,7 @@ class Recorder(Subscriber):
             return
         location = self.locations.here() if location is None else location
         if name in _ADDING_UP and not self.attaches_all:
-            metadata[self._location] = location
+            metadata[self._location_key] = location
             return
         tally = self._tally(name, location)
         tally.note_node(node, self._local.thread.function)
@@ -219,7 +219,7 @@ class Recorder(Subscriber):
         """The hook of all nodes of a tally. It counts a gradient that is not finite at once, while the node has its saved values."""
         calls, count_now, may_break = self.waiting_calls, self.count_now, self.is_full and tally.may_break
 
-        def ran(leaving: Gradients, arriving: Gradients) -> None:
+        def count_call(leaving: Gradients, arriving: Gradients) -> None:
             try:
                 if not (self._may_wait and tally.may_wait) or unheard.depth:
                     count_now(tally, leaving, arriving)
@@ -233,11 +233,11 @@ class Recorder(Subscriber):
             except Exception as error:
                 note("the gradients at a node", error, self)
 
-        return ran
+        return count_call
 
     def _note_module_hook(self, node: GraphNode) -> bool:
         """Note the tally of the backward hooks of a module, if torch calls them at this node. Returns whether it does."""
-        key = self._module_hook
+        key = self._module_hook_key
         functions = [] if key in node.metadata else hooks.module_hooks_around(sys._getframe(1))
         if functions:
             location = self.locations.of_function(functions[0]) if len(functions) == 1 else self.locations.here()
@@ -246,7 +246,7 @@ class Recorder(Subscriber):
 
     def _attach_after_module_hooks(self, node: GraphNode) -> None:
         """When a backward starts, the backward hooks of modules are registered, so a hook of ours runs after them."""
-        tally = node.metadata.pop(self._module_hook, None)
+        tally = node.metadata.pop(self._module_hook_key, None)
         if tally is not None:
             node.metadata[self.key] = tally
             node.register_hook(partial(self._count_module_hook, tally, self.leaves.upstream(node)))
@@ -269,7 +269,7 @@ class Recorder(Subscriber):
     def tally_of(self, node: GraphNode) -> Tally | None:
         """The counts of the call that made a node."""
         tally: Tally | None = node.metadata.get(self.key)
-        location = node.metadata.get(self._location) if tally is None else None
+        location = node.metadata.get(self._location_key) if tally is None else None
         return tally if location is None else self._tally(nodes.name_of(node), location)
 
     def _flush(self) -> None:
@@ -289,7 +289,7 @@ class Recorder(Subscriber):
             ledger.flush()
 
     def _let_wait(self, may_wait: bool) -> None:
-        """May more calls wait?"""
+        """Set whether more calls may wait."""
         self._may_wait = may_wait
         for ledger in self.leaves.ledgers.values():
             ledger.may_wait = may_wait
@@ -318,7 +318,7 @@ class Recorder(Subscriber):
 
     @quiet("the gradients at a node")
     def _look_at_sum(self, leaving: Gradients, arriving: Gradients) -> None:
-        """A sum or product ran in the first backward of a line, or in any, if one did in float16."""
+        """A sum or product ran, in the first backward of a line; in every backward once a sum or product ran in float16."""
         node, grads = current_node(), [grad for grad in leaving if grad is not None]
         if node is None or not all(grad.is_cpu for grad in grads):
             return
@@ -547,7 +547,8 @@ class Recorder(Subscriber):
             if is_outer:
                 if self.line_losses is not None and self.line_losses.cast is not None:
                     casts = [node for node in behind if nodes.name_of(node) == _CAST]
-                    self.line_losses.stale += max(map(self._is_stale, casts), default=False)
+                    are_stale = [self._is_stale(cast) for cast in casts]  # each call counts a use of its cast
+                    self.line_losses.stale += any(are_stale)
                 if not self.is_loss_finite or self.nonfinite is not None:
                     with quietly():
                         self._find_nonfinite().begin(roots, behind, self.is_loss_finite)
@@ -567,14 +568,18 @@ class Recorder(Subscriber):
             self.line_losses.leaves |= behind.get(starts[0], 0)
         name_of, suspects, expect = nodes.name_of, self.suspects | self.partial_suspects, self.arrivals.expect
         is_first = self.backwards == 1 if self.line_losses is None else self.line_losses.count == 1
-        looks = is_first or self._sums_in_half
-        key, upstream_key, passing = self.key, self.leaves.key, set() if suspects or looks else self._passing_classes
+        looks_at_sums = is_first or self._sums_in_half
+        key, upstream_key, passing = (
+            self.key,
+            self.leaves.key,
+            set() if suspects or looks_at_sums else self._passing_classes,
+        )
         for node, upstream in behind.items():
             kind = type(node)
             if kind in passing:
                 continue
             name = name_of(node)
-            if looks and self.is_full and name in _ADDING_UP:
+            if looks_at_sums and self.is_full and name in _ADDING_UP:
                 node.register_hook(self._look_at_sum)
             if is_first:
                 self._note_reads(node, behind)
@@ -599,7 +604,7 @@ class Recorder(Subscriber):
     def _note_reads(self, node: GraphNode, behind: Mapping[GraphNode, int]) -> None:
         """Note where each leaf in front of this node is read."""
         tally = node.metadata.get(self.key)
-        location = node.metadata.get(self._location) if tally is None else tally.location
+        location = node.metadata.get(self._location_key) if tally is None else tally.location
         for other, _ in node.next_functions:
             if other is not None and nodes.name_of(other) == nodes.LEAF:
                 for leaf in self.leaves.unpack(behind[other]):
@@ -611,8 +616,8 @@ class Recorder(Subscriber):
         tensor = None if leaf is None else leaf.tensor()
         if tensor is None or all(nodes.name_of(other) != nodes.LEAF for other, _ in cast.next_functions if other):
             return False
-        version, uses = cast.metadata.get(self._uses, (tensor._version, 0))
-        cast.metadata[self._uses] = version, uses + 1
+        version, uses = cast.metadata.get(self._uses_key, (tensor._version, 0))
+        cast.metadata[self._uses_key] = version, uses + 1
         return uses > 1 and bool(version != tensor._version)
 
     def _note_inputs(self, inputs: Roots | None) -> None:
@@ -637,13 +642,13 @@ class Recorder(Subscriber):
                 node = nodes.node_of(root)
                 if self.is_full and node is not None and loss.is_floating_point():
                     self.line_losses = self.losses.setdefault(self.locations.here(), Losses())
-                    self.line_losses.add(self.backwards, loss, self._again in node.metadata)
-                    node.metadata[self._again] = True
+                    self.line_losses.add(self.backwards, loss, self._again_key in node.metadata)
+                    node.metadata[self._again_key] = True
 
     def _attach_leaf(self, node: GraphNode, leaf: Leaf) -> None:
         """Attach a hook to the node that adds to a gradient. A hook of the tensor would be pickled, and would not be the last."""
-        if self._is_hooked not in node.metadata:
-            node.metadata[self._is_hooked] = True
+        if self._hooked_key not in node.metadata:
+            node.metadata[self._hooked_key] = True
             node.register_prehook(partial(self._count_arrival, leaf, leaf.tensor() is node.variable))
 
     def count_waiting(self) -> None:
@@ -724,10 +729,10 @@ class Recorder(Subscriber):
             if self.partial_suspects:
                 self.zeros.drops.end()
             self.partial_suspects = self.leaves.find_partial() if is_last else 0
-            has_unplaced = self.nonfinite is not None and self.nonfinite.has_unplaced
+            has_birth_without_line = self.nonfinite is not None and self.nonfinite.has_birth_without_line
             if not (self.is_full and (self._sums_in_half or self.backwards < LAST_NEW_SUSPECT)):
                 self.skipped_ops = _PASSING
-            self.attaches_all = bool(self.suspects or self.partial_suspects) or has_unplaced
+            self.attaches_all = bool(self.suspects or self.partial_suspects) or has_birth_without_line
         if self.after_backward is not None:
             self.after_backward(self.backwards, self.loss)
 
@@ -739,7 +744,7 @@ def _are_finite(leaving: Gradients) -> bool:
 
 def _is_looked_at(backward: int) -> bool:
     """Does this backward look for the lines where entries lose their gradient? The third does, then ever fewer: 8, 32, 128."""
-    return backward == 3 or (backward > 3 and is_power_of_two(backward) and not backward.bit_length() & 1)
+    return backward == 3 or (backward > 3 and is_power_of_two(backward) and backward.bit_length() % 2 == 0)
 
 
 class _InBackward(Listener):

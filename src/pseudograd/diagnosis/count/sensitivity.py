@@ -18,7 +18,7 @@ from ...rewrite.other_conventions import other_of, within
 from ...torch_table.private import local
 from .further_backward import Comparison, Graph, compare_gradients
 from .grads import Gradients
-from .kinks import KinkNode, find_kinks, why_hidden
+from .kinks import KinkNode, find_kinks, find_obstacles
 from .leaf import Leaf
 from .norms import Series, Steps, numbers_of, sample
 from .tally import Tally
@@ -153,7 +153,7 @@ class SensitivityMeter:
     def find_kinks(self, behind: Sequence[GraphNode]) -> list[KinkNode]:
         """The nodes at a kink whose convention no pin has chosen. behind: the nodes that the backward can reach."""
         # Under some pins the installed torch computes by itself what the pin asks for. Those kinks are left out, too.
-        self._refuse(why_hidden(behind))
+        self._refuse(find_obstacles(behind))
         tallies = [(kink, self._tally_of(kink.node)) for kink in find_kinks(behind)]
         return [kink for kink, tally in tallies if tally is None or kink.family not in tally.left_to_torch]
 

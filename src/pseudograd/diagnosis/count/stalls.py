@@ -33,7 +33,7 @@ from .norms import (
     expected_step,
     is_power_of_two,
     is_zero,
-    keeps_rest,
+    keeps_rounding_errors,
     number_of,
     numbers_of,
     spacing,
@@ -45,35 +45,29 @@ _LOOKS_FOR_NOISE = 10  # after fewer looks nobody can say that gradients are noi
 _NOISE_RATIO = 2.0  # below this ratio the sum of all gradients is no larger than noise would make it
 _FAINT_SHARE = 1e-4  # a gradient in full precision that is smaller than this share of its weight is no reason to move
 _FULL_RATE = 0.5  # of the highest rate: steps at a lower rate are not counted
-# If the loss goes on falling with its present slope, the weights move a certain way until the loss is 0. If this way is longer than _FAR
-# times the weight, the gradient is faint. If it is shorter than _NEAR distances to the next number, the loss is as low as rounding allows.
-_FAR = 100.0
-_NEAR = 256.0
+# If the loss goes on falling as it does now, the weights move a certain distance until the loss is 0.
+_FAR = 100.0  # times the weight: if the distance is longer, the gradient is faint
+_NEAR = 256.0  # distances to the next number: if the distance is shorter, the loss is as low as rounding allows
 _BALANCE = 0.05  # of a gradient: if weight decay leaves a smaller share of it, the two are in balance
 _SMALL_SIZE = 0.25  # distances to the next number: rounding to the nearest number swallows each smaller step
 _RANDOM_SHARE = (0.3, 3.0)  # of the moves that random rounding would make: more or fewer moves have another cause
 _ENOUGH_MOVES = 5.0  # expected moves after which it is known whether the optimiser rounds at random
 _STEPS_MEASURED = 32  # steps in half precision that are all measured until that is known
 
-_Key = tuple[int, torch.dtype, torch.device]  # the number of a group of the optimiser, and the kind of its tensors
+_Key = tuple[int, torch.dtype, torch.device]  # the index of a group of the optimiser, and the kind of its tensors
 
 
 @dataclass(frozen=True)
 class Stall:
-    """How much of one parameter stays where it is although it has a gradient.
-
-    dtype: the dtype of the weights. share: the share of sampled entries that had a gradient and never moved. size: the median step as a
-    share of the distance to the next number; NaN for an optimiser that is not known. by_step: the share by the number of backward passes.
-    is_noise: the sum of all gradients is no larger than the sum of rounding noise would be.
-    """
+    """How much of one parameter stays where it is although it has a gradient."""
 
     parameter: str
-    dtype: str
+    dtype: str  # of the weights
     steps: int
-    share: float
-    size: float
-    by_step: tuple[tuple[int, float], ...]
-    is_noise: bool
+    share: float  # the share that never moved, of the sampled entries that had a gradient
+    size: float  # the median step as a share of the distance to the next number; NaN for an optimiser that is not known
+    by_step: tuple[tuple[int, float], ...]  # pairs of the number of backward passes and the share
+    is_noise: bool  # the sum of all gradients is no larger than the sum of rounding noise would be
 
 
 @dataclass
@@ -110,10 +104,10 @@ class Samples:
 
 
 class EntryCounts(NamedTuple):
-    """The number of sampled entries that had a gradient, and of those among them that never moved."""
+    """Numbers of sampled entries."""
 
     had_gradient: int
-    still: int
+    still: int  # had a gradient, and never moved
 
 
 class ParameterSteps:
@@ -125,10 +119,10 @@ class ParameterSteps:
         self.steps = 0
         self.looks = 0  # the steps whose samples were read
         self.is_known = False  # does the optimiser look like Adam or SGD, so that the sizes of its steps are right?
-        self.keeps_rest = False  # does the optimiser keep the rounding errors of its steps?
+        self.keeps_rounding_errors = False  # does the optimiser keep the rounding errors of its steps?
         self.shares: Series[float | Tensor] = Series()
         self.samples = Samples.start(view_of_sample(tensor))  # if there is a batch: views of its samples
-        self._first = self.samples.before.clone()
+        self._first_values = self.samples.before.clone()
         self.batch: Batch | None = None
 
     @property
@@ -139,18 +133,18 @@ class ParameterSteps:
     @property
     def relative_distance(self) -> float:
         """How far the sampled entries have moved in all, as a share of their norm at first."""
-        norm = float(self._first.double().norm())
+        norm = float(self._first_values.double().norm())
         return self._distance / norm if norm else 0.0
 
     @property
     def largest_loss_change(self) -> float:
-        """The most by which these moves can have changed the loss, if its slope stayed the mean norm of the gradients."""
+        """The most by which these moves can have changed the loss, if each gradient had the mean norm of all."""
         scale = math.sqrt(self.size / self.samples.before.numel())
         return 0.0 if self.leaf is None or self.leaf.sizes is None else self.leaf.sizes.mean * self._distance * scale
 
     @property
     def _distance(self) -> float:
-        return float((self.samples.before.double() - self._first.double()).norm())
+        return float((self.samples.before.double() - self._first_values.double()).norm())
 
     @property
     def is_noise(self) -> bool:
@@ -166,7 +160,11 @@ class ParameterSteps:
     @property
     def moves_on_average(self) -> bool:
         """Does the optimiser keep rounding errors, or round at random, so that the weights move on average?"""
-        return self.keeps_rest or (self.batch is not None and self.batch.rounds_at_random) or self._moves_at_random
+        return (
+            self.keeps_rounding_errors
+            or (self.batch is not None and self.batch.rounds_at_random)
+            or self._moves_at_random
+        )
 
     @property
     def _moves_at_random(self) -> bool:
@@ -249,7 +247,7 @@ class Batch:
     def before_step(
         self, parameters: list[ParameterSteps], tensors: Sequence[Tensor], group: Group, loss: Tensor | None
     ) -> None:
-        """loss: the loss of the last backward, if it was one number."""
+        """Note the gradients. loss: the loss of the last backward, if it was one number."""
         if parameters != self.parameters or any(parameter.batch is not self for parameter in parameters):
             self._join(parameters)
         samples, now = self.samples, torch.cat([view_of_sample(tensor) for tensor in tensors])
@@ -274,8 +272,8 @@ class Batch:
         if loss is None or loss.device != pulls.device:
             return are_strong
         sums = pulls.new_zeros(len(self.parameters)).index_add_(0, self._owners, pulls)
-        way = (loss.abs().to(pulls.dtype) / (sums * self._scales.to(sums.dtype)))[self._owners]
-        return are_strong | ((way > _NEAR * spacing(weights)) & (way < _FAR * weights) & (pulls > 0))
+        distance = (loss.abs().to(pulls.dtype) / (sums * self._scales.to(sums.dtype)))[self._owners]  # see `_FAR`
+        return are_strong | ((distance > _NEAR * spacing(weights)) & (distance < _FAR * weights) & (pulls > 0))
 
     def _join(self, parameters: list[ParameterSteps]) -> None:
         """Join the samples that these parameters have. Parameters may come and go from step to step."""
@@ -293,23 +291,23 @@ class Batch:
     def after_step(
         self, tensors: Sequence[Tensor], group: Group, states: Mapping[Tensor, State], step: int, backwards: int
     ) -> None:
-        """step: the number of the optimiser's step, from 0. backwards: the number of backward passes so far."""
+        """Note which entries moved. step: the number of the optimiser's step, from 0. backwards: the number of backward passes so far."""
         samples, now = self.samples, torch.cat([view_of_sample(tensor) for tensor in tensors])
-        stays = now == samples.before
+        are_still = now == samples.before
         rate, decay = group.get("lr"), group.get("weight_decay")
         if isinstance(rate, float) and isinstance(decay, float) and decay:  # weight decay alone is no move
-            stays |= now == samples.before * (1 - rate * decay)
+            are_still |= now == samples.before * (1 - rate * decay)
         is_undecided = self.is_half and step < _STEPS_MEASURED and self._is_undecided
         if not self._sizes_are_known or is_power_of_two(step) or is_undecided:
             self._measure(tensors, group, [states.get(tensor) or {} for tensor in tensors])
-            self._compare(now, stays, group)
-        # Something else holds an entry that stays although its step is larger than the distance to the next number, or that stays at 0.
+            self._compare(now, are_still, group)
+        # An entry that is still at 0, or whose step is larger than the distance to the next number, is held by something else.
         are_swallowed = torch.where(samples.before == 0, samples.sizes < 1, ~(samples.sizes >= 1))
-        stays &= self._wants_step & are_swallowed
-        samples.moves += self._wants_step & ~stays
+        are_still &= self._wants_step & are_swallowed
+        samples.moves += self._wants_step & ~are_still
         samples.before.copy_(now)
         self.count_steps()
-        flags = torch.stack([stays, self._wants_step]).float()
+        flags = torch.stack([are_still, self._wants_step]).float()
         counts = flags.new_zeros(2, len(self.parameters)).index_add_(1, self._owners, flags)
         shares = counts[0] / counts[1].clamp(min=1)
         for parameter, share in zip(self.parameters, shares.tolist() if shares.is_cpu else shares, strict=True):
@@ -328,9 +326,9 @@ class Batch:
             sizes = parameter.samples.sizes
             sizes.copy_(torch.full_like(sizes, math.nan) if step is None else step / sizes)
             parameter.is_known = "dampening" in group or "exp_avg_sq" in state
-            parameter.keeps_rest |= keeps_rest(state, tensor)
+            parameter.keeps_rounding_errors |= keeps_rounding_errors(state, tensor)
 
-    def _compare(self, now: Tensor, stays: Tensor, group: Group) -> None:
+    def _compare(self, now: Tensor, are_still: Tensor, group: Group) -> None:
         """Compare the measured steps with the moves. A parameter with an entry that moved further has no known step size."""
         samples = self.samples
         before = samples.before.float()
@@ -343,7 +341,7 @@ class Batch:
         counts.index_add_(0, self._owners, ((now.float() - before).abs() > limit).float())
         samples.sizes.masked_fill_(counts[self._owners] > 0, math.nan)
         are_small = self._wants_step & (samples.sizes < _SMALL_SIZE)
-        expected, seen = torch.where(are_small, samples.sizes, 0).sum(), (are_small & ~stays).sum()
+        expected, seen = torch.where(are_small, samples.sizes, 0).sum(), (are_small & ~are_still).sum()
         self._expected_moves = self._expected_moves + (expected.item() if expected.is_cpu else expected)
         self._seen_moves = self._seen_moves + (seen.item() if seen.is_cpu else seen)
 
@@ -358,11 +356,11 @@ class Batch:
 
 @dataclass
 class _Optimiser:
-    """The steps of one optimiser. looks: what is looked at in the step that runs now."""
+    """The steps of one optimiser."""
 
-    step: int = 0
+    step: int = 0  # the number of steps that have ended
     batches: dict[_Key, Batch] = field(default_factory=dict)
-    looks: list[tuple[Batch, list[Tensor], Group]] = field(default_factory=list)
+    looks: list[tuple[Batch, list[Tensor], Group]] = field(default_factory=list)  # what the running step looks at
 
 
 class Stalls:
@@ -378,8 +376,9 @@ class Stalls:
     @harmless("a step of an optimiser")
     def before(self, optimizer: Optimizer) -> None:
         record = self._optimisers[id(optimizer)]
-        for (number, _, _), batch in record.batches.items():
-            batch.follow_rate(optimizer.param_groups[number] if number < len(optimizer.param_groups) else {"lr": 0})
+        groups = optimizer.param_groups
+        for (index, _, _), batch in record.batches.items():
+            batch.follow_rate(groups[index] if index < len(groups) else {"lr": 0})
         is_due = record.step % _STEPS_BETWEEN_LOOKS == 0
         if record.batches:
             is_due = any(batch.is_due(record.step) for batch in record.batches.values())
@@ -428,15 +427,16 @@ def _group_parameters(optimizer: Optimizer) -> dict[_Key, list[Tensor]]:
     """The plain tensors with a dense gradient, in groups whose rate is not known to be 0."""
     groups: dict[_Key, list[Tensor]] = {}
     with without_torch_function():
-        for number, group in enumerate(optimizer.param_groups):
+        for index, group in enumerate(optimizer.param_groups):
             if is_zero(group.get("lr")):
                 continue
-            for tensor in filter(_is_plain, group["params"]):
-                groups.setdefault((number, tensor.dtype, tensor.device), []).append(tensor)
+            for tensor in filter(_is_dense, group["params"]):
+                groups.setdefault((index, tensor.dtype, tensor.device), []).append(tensor)
     return groups
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def _is_dense(tensor: Tensor) -> bool:
+    """Is it a plain tensor with a dense gradient?"""
     grad = tensor.grad
-    is_dense = grad is not None and has_numbers(grad) and not grad.is_sparse
-    return is_dense and tensor.is_floating_point() and tensor.numel() > 0 and are_plain([tensor])
+    has_dense_grad = grad is not None and has_numbers(grad) and not grad.is_sparse
+    return has_dense_grad and tensor.is_floating_point() and tensor.numel() > 0 and are_plain([tensor])

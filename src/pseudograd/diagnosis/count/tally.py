@@ -206,7 +206,9 @@ class Tally:
             if not (self.may_move or isinstance(low, Tensor) or isinstance(high, Tensor)):
                 self._kernel = self._kernel or kernel.Sums(self._is_full)
                 cut = self._kernel.add(grad, grads.left, x, low, high)
-        sums = count(leaving, arriving, self._is_full, self.may_move, saved) if cut is None else grads.elsewhere(cut)
+        sums = (
+            count(leaving, arriving, self._is_full, self.may_move, saved) if cut is None else grads.count_elsewhere(cut)
+        )
         self.add(sums or {})
         return x is not None
 
