@@ -109,5 +109,5 @@ def test_no_step_waits_and_each_node_costs_few_launches(detail: str, most: int, 
 
 
 def test_what_was_never_counted_is_zero() -> None:
-    rows = Ledger(torch.device("cpu"), True).rows(may_move=False)
+    rows = Ledger(torch.device("cpu"), True).make_sums(may_move=False)
     assert set(rows.read().values()) == {0.0}

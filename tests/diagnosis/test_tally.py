@@ -131,7 +131,7 @@ def test_the_regions_of_x_are_counted_one_by_one(way: str, dtype: torch.dtype, b
     x[:3] = math.nan
     x = x.to(dtype)
     low, high = (None if bound is None else torch.tensor(bound, dtype=dtype).item() for bound in bounds)
-    expected = dict.fromkeys(tally._KNOWN, 0)
+    expected = dict.fromkeys(tally._REGION_COUNTS, 0)
     for g, leaves, v in zip(grad.tolist(), gone.tolist(), x.tolist(), strict=True):
         sides = side(v, low, high)
         if g != 0:
@@ -144,7 +144,7 @@ def test_the_regions_of_x_are_counted_one_by_one(way: str, dtype: torch.dtype, b
     for limits in (bounds, tuple(bound if bound is None else torch.tensor(bound, dtype=dtype) for bound in bounds)):
         counts = grads.count((gone,), (grad,), True, saved=SavedValues([], "torch.clamp", (x, *limits)))
         assert grads.has_sides(counts)
-        assert {name: int(counts[name]) for name in tally._KNOWN} == expected
+        assert {name: int(counts[name]) for name in tally._REGION_COUNTS} == expected
         alone = grads.count((gone,), (grad,), True)
         assert not grads.has_sides(alone)
         assert {name: float(counts[name]) for name in alone} == {name: float(alone[name]) for name in alone}
@@ -158,7 +158,10 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
     grad, x = values(1_000, dtype, 0), (values(1_000, torch.float64, 2) * 2).round().to(dtype)
     first, second = (values(1_000, dtype, seed, zeros=0.6) for seed in (1, 3))
     saved = SavedValues([], "torch.clamp", (x, -1.0, 1.0)) if op == "ClampBackward1" else None
-    sums, expected = make_tally(op, is_full=True), dict.fromkeys((*grads.COUNTS, "elsewhere", *tally._KNOWN), 0.0)
+    sums, expected = (
+        make_tally(op, is_full=True),
+        dict.fromkeys((*grads.COUNTS, "elsewhere", *tally._REGION_COUNTS), 0.0),
+    )
     sums.has_regions = True
     for leaving in ((first,), (second,), (first, second), (None, second), (None,), (first, torch.ones(3, dtype=dtype))):
         assert sums._add_call(leaving, (grad,), saved) is (saved is not None)

@@ -16,7 +16,7 @@ LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the gradient o
 _MOST_RANGES = 16  # of unseen nodes
 
 Span = tuple[int, int]  # the first number of a node, and the number behind the last one
-Edges = tuple[tuple[Any, int], ...]  # to the nodes of the inputs, or None, and the numbers of their results
+NextFunctions = tuple[tuple[Any, int], ...]  # to the nodes of the inputs, or None, and the numbers of their results
 
 
 class GraphNode(Protocol):
@@ -24,7 +24,7 @@ class GraphNode(Protocol):
 
     variable: Tensor  # of a leaf's node
     metadata: dict[str, Any]
-    next_functions: Edges
+    next_functions: NextFunctions
 
     def __call__(self, *grads: Tensor | None) -> Any: ...
     def name(self) -> str: ...

@@ -19,26 +19,26 @@ MATRIX_PRODUCTS = ("Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Conv
 PRODUCTS = ("Mul", "Prod", "Linear", *MATRIX_PRODUCTS)
 # What an op does to the missing entries, in the words of the report: "slice at train.py:8 reads others alone".
 CUTS, READS_OTHERS = "cuts what arrives for them", "reads others alone"
-_MOST_NODES = 12  # `_near` ends when it has found more nodes
-_MOST_NEAR = 3  # leaves that `_near` returns
+_MOST_NODES = 12  # `_find_nearest` ends when it has found more nodes
+_MOST_NEAR = 3  # leaves that `_find_nearest` returns
 _MORE_DROPPED = 1.5  # an op that drops more than this multiple of the missing entries is not why they are missing
 
 
 class Drop(NamedTuple):
-    """An op that drops the entries of a leaf that never had a gradient. how: CUTS or READS_OTHERS."""
+    """An op that drops the entries of a leaf that never had a gradient."""
 
     tally: Tally
-    how: str
+    how: str  # CUTS or READS_OTHERS
 
 
 class _Passing(NamedTuple):
-    """The gradient at an op near a leaf: the entries at which one arrived, and those at which one left, both in the shape of what left."""
+    """The gradient at an op near a leaf. Both masks have the shape of the gradient that left."""
 
     leaf_set: int
     leaf: Leaf
     tally: Tally
-    arrived: Tensor
-    left: Tensor
+    arrived: Tensor  # the entries at which a gradient arrived
+    left: Tensor  # the entries at which a gradient left
 
 
 class Drops:
@@ -84,9 +84,9 @@ class Drops:
             if other is None or left is None or not self._leaves.upstream(other) & partial:
                 continue
             if left.layout is torch.strided:
-                arrived = torch.ones_like(left, dtype=torch.bool) if is_lookup else _reduced(arriving[0], left)
+                arrived = torch.ones_like(left, dtype=torch.bool) if is_lookup else _reduce(arriving[0], left)
                 if arrived is not None:
-                    near = self._near(other, partial)
+                    near = self._find_nearest(other, partial)
                     self._pending += [_Passing(leaf_set, leaf, tally, arrived, left != 0) for leaf_set, leaf in near]
 
     def end(self) -> None:
@@ -105,7 +105,7 @@ class Drops:
             elif passing.tally.op in LOOKUPS and _may_concern(passing.left, ~had):
                 self._read.add(passing.leaf_set)
 
-    def _near(self, start: GraphNode, partial: int) -> Iterator[tuple[int, Leaf]]:
+    def _find_nearest(self, start: GraphNode, partial: int) -> Iterator[tuple[int, Leaf]]:
         """The leaves nearest to a node, each after its `leaf_set`."""
         queue, count = [start], 0
         for node in queue:
@@ -140,10 +140,11 @@ def _judge(passing: _Passing, missing: Tensor) -> str:
         return ""
     is_lookup = passing.tally.op in LOOKUPS
     is_covered = _covers(passing.arrived, passing.left, missing, is_lookup)
-    return "" if not is_covered else READS_OTHERS if is_lookup else CUTS
+    how = READS_OTHERS if is_lookup else CUTS
+    return how if is_covered else ""
 
 
-def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
+def _reduce(grad: Tensor | None, like: Tensor) -> Tensor | None:
     """Where grad is not 0, reduced to the shape of `like` as the backward of a broadcast sums grad; None if the shapes do not fit."""
     if grad is None or like.dim() > grad.dim():
         return None
@@ -158,7 +159,7 @@ def _reduced(grad: Tensor | None, like: Tensor) -> Tensor | None:
 def _covers(arrived: Tensor, left: Tensor, missing: Tensor, is_lookup: bool) -> bool:
     """Does the op drop all missing entries, and few others? It drops an entry if a gradient arrives there and none leaves.
 
-    If the missing entries make up whole rows or columns, some dimension of the gradient may stand for those.
+    If the missing entries make up whole rows or columns, some dimension of the gradient may stand for these rows or columns.
     is_lookup: the op reads single entries, so it may drop any number of others in this step.
     """
     if left.numel() == missing.numel():

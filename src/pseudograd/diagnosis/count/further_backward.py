@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...listen import nodes
 from ...listen.frames import Location, file_and_line
-from ...listen.nodes import LEAF, Edges, GraphNode
+from ...listen.nodes import LEAF, GraphNode, NextFunctions
 from ...look.purity import is_pure
 from ...torch_table.private import (
     function_of,
@@ -35,10 +35,11 @@ from .grads import Gradients
 
 REENTRANT = "CheckpointFunctionBackward"
 CHECKPOINT = "a checkpoint would run its forward once more, which moves buffers and random numbers; ask without it"
+_MOST_ROUNDING = 32  # times eps: two gradients that differ by more are not the same
 _UNPACK = "pseudograd: unpacked by"  # in the metadata of a node
 _HOOKED = "pseudograd: hooked"  # in the metadata of a node: the owner of a hook of the tensor that the node made
 _KNOWN = ("torch::autograd::CopySlices", "torch::autograd::CopyBackwards", "CopySlices", "vision::ops::")
-_NEAR = 12  # nodes that may cut what a clamp passes at its bound
+_MOST_NODES_BEHIND = 12  # that may cut what a clamp passes at its bound
 
 # (node, gradients that leave, gradients that arrive) -> gradients to hand on
 Leave = Callable[[GraphNode, Gradients, Gradients], Gradients]
@@ -90,16 +91,16 @@ def ends_behind(node: GraphNode, grad: Tensor) -> bool:
     for count, ((other, at), arrived) in enumerate(queue):
         if other is None:
             continue
-        if not tells_unpack_hooks or count == _NEAR or other.name() == LEAF or _why_not(other) is not None:
+        if not tells_unpack_hooks or count == _MOST_NODES_BEHIND or other.name() == LEAF or _why_not(other) is not None:
             return False
-        metadata, edges = input_metadata(other), tuple(other.next_functions)
+        metadata, inputs = input_metadata(other), tuple(other.next_functions)
         try:
             arriving = tuple(_cast(arrived, row) if number == at else None for number, row in enumerate(metadata))
-            leaving = _call(other, arriving, edges)
+            leaving = _call(other, arriving, inputs)
         except (RuntimeError, TypeError, RefusalError):
             return False
-        rest = zip(edges, leaving, strict=False)
-        queue += [(edge, left) for edge, left in rest if left is not None and bool(torch.count_nonzero(left))]
+        rest = zip(inputs, leaving, strict=False)
+        queue += [(target, left) for target, left in rest if left is not None and bool(torch.count_nonzero(left))]
     return True
 
 
@@ -151,9 +152,9 @@ class Graph:
     def __init__(self, roots: Sequence[Any], grads: Sequence[Tensor | None], behind: Sequence[GraphNode]) -> None:
         pairs = zip(nodes.starts(roots), roots, grads, strict=True)
         self._roots = [(node, root.output_nr, grad) for node, root, grad in pairs]
-        self._edges: dict[GraphNode, Edges] = {node: tuple(node.next_functions) for node in behind}
+        self._inputs: dict[GraphNode, NextFunctions] = {node: tuple(node.next_functions) for node in behind}
         self._awaits = dict.fromkeys(behind, 0)  # by node: the number of gradients that it waits for
-        ahead = [other for edges in self._edges.values() for other, _ in edges]
+        ahead = [other for inputs in self._inputs.values() for other, _ in inputs]
         for node in (*ahead, *(node for node, _, _ in self._roots)):
             if node is not None:
                 self._awaits[node] += 1
@@ -165,8 +166,8 @@ class Graph:
         ready: list[tuple[int, int, GraphNode]] = []
         count = itertools.count()
 
-        def hand_on(edges: Iterable[tuple[GraphNode | None, int]], grads: Iterable[Tensor | None]) -> None:
-            for (node, at), grad in zip(edges, grads, strict=False):
+        def hand_on(inputs: Iterable[tuple[GraphNode | None, int]], grads: Iterable[Tensor | None]) -> None:
+            for (node, at), grad in zip(inputs, grads, strict=False):
                 if node is None:
                     continue
                 if grad is not None:
@@ -182,18 +183,18 @@ class Graph:
         while ready:
             node = heapq.heappop(ready)[2]
             arriving = tuple(buffers.pop(node, ()))
-            edges = self._edges[node]
+            inputs = self._inputs[node]
             if not any(grad is not None for grad in arriving):
-                hand_on(edges, [None] * len(edges))
+                hand_on(inputs, [None] * len(inputs))
             elif node.name() != LEAF:
-                hand_on(edges, leave(node, _call(node, arriving, edges), arriving))
+                hand_on(inputs, leave(node, _call(node, arriving, inputs), arriving))
             elif arriving[0] is not None:
                 gradients[node] = arriving[0]
         return gradients
 
 
-def _call(node: Any, arriving: Gradients, edges: Edges) -> Gradients:
-    """The gradients that leave the node, one for each of its edges. Hooks run only if torch's engine calls the node."""
+def _call(node: Any, arriving: Gradients, inputs: NextFunctions) -> Gradients:
+    """The gradients that leave the node, one for each of its inputs. No hook runs: only torch's engine calls hooks."""
     for grad in arriving:
         if grad is not None and type(grad) is not Tensor:
             raise RefusalError(f"tensors of the class {type(grad).__name__} run code of their own")
@@ -207,7 +208,7 @@ def _call(node: Any, arriving: Gradients, edges: Edges) -> Gradients:
     leaving = node.apply(*(grad.clone() for grad in arriving if grad is not None))
     leaving = leaving if isinstance(leaving, tuple) else (leaving,)
     wanted = iter([grad for grad, is_wanted in zip(leaving, node.needs_input_grad, strict=False) if is_wanted])
-    return tuple(None if other is None else next(wanted, None) for other, _ in edges)
+    return tuple(None if other is None else next(wanted, None) for other, _ in inputs)
 
 
 def _cast(grad: Tensor, expected: Any) -> Tensor:
@@ -266,7 +267,7 @@ def are_same(expected: Tensor, grad: Tensor) -> bool:
     if not torch.equal(first.isnan(), second.isnan()):
         return False
     first, second = first.nan_to_num(), second.nan_to_num()
-    return float((first - second).norm()) <= 32 * torch.finfo(expected.dtype).eps * float(second.norm())
+    return float((first - second).norm()) <= _MOST_ROUNDING * torch.finfo(expected.dtype).eps * float(second.norm())
 
 
 def _dense(grad: Tensor) -> Tensor:

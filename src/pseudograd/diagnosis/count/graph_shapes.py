@@ -43,8 +43,8 @@ _LIMITS = ("Relu", "Threshold", "Hardshrink", "Softshrink")
 _CLAMPS = ("Clamp", "ClampMin", "ClampMax", "Maximum", "Minimum")
 FLOORS = ("Clamp", "ClampMin")  # they may have a lower bound, as for free bits
 # Behind a limit these have the slope 0 where the limit gives 0, or they hand its result on.
-_AT_0 = ("Pow", "Abs", "Norm", "LinalgVectorNorm", "Sum", "Mean", "Div", "Mul")
-_ADDING = (*_AT_0[:-2], "Add", "Sub", "Rsub", "Sqrt", "Max", "Amax", "Stack", "Cat", "Index", "Nansum")
+_KEEPING_SLOPE_0 = ("Pow", "Abs", "Norm", "LinalgVectorNorm", "Sum", "Mean", "Div", "Mul")
+_ADDING = (*_KEEPING_SLOPE_0[:-2], "Add", "Sub", "Rsub", "Sqrt", "Max", "Amax", "Stack", "Cat", "Index", "Nansum")
 _SUMS = ("Add", "Sub", "Rsub", "Sum", "Mean", "Stack", "Cat")
 _MOST_OF_A_LOSS = 500
 
@@ -76,7 +76,8 @@ def note_zero_factors(starts: Iterable[GraphNode | None], suspects: int, leaves:
         pair = _factors_of(node, inputs)
         for at, other in enumerate(inputs):
             # A node behind a product with a parameter that is 0 is blocked there.
-            factor = _zero_leaf(inputs[pair[1 - pair.index(at)]], leaves, 0) if at in pair else None
+            other_at = pair[1 - pair.index(at)] if at in pair else None  # the index of the other factor
+            factor = None if other_at is None else _zero_leaf(inputs[other_at], leaves, 0)
             if factor is None:
                 stack.append(other)
             elif other is not None:
@@ -122,8 +123,8 @@ def _zero_leaf(node: GraphNode | None, leaves: Leaves, steps: int) -> Leaf | Non
 
 
 def find_beside(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
-    """The clamps on one side of a minimum, maximum or difference, and the steps on one side of a difference or product, if their input is
-    on the other side, too.
+    """The clamps on one side of a minimum, maximum or difference, and the steps on one side of a difference or product, whose input is on
+    the other side, too. Each comes after the name of the fact about it.
     """
     for step in _steps_beside(node):
         yield "reuses_input", step
@@ -131,32 +132,32 @@ def find_beside(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
         yield "is_subtracted", clamp
     if nodes.name_of(node) not in _CHOICES:
         return
-    sides = [_near(other) for other in _inputs(node)]
+    sides = [_nodes_behind(other) for other in _inputs(node)]
     for side, other_side in zip(sides, sides[::-1], strict=True):
         for clamp in side:
             form = form_of_node(nodes.name_of(clamp))
             if form is not None and form.switches[0] == "clamp" and clamp not in other_side:
                 source = clamp.next_functions[0][0]
-                if source is not None and any(before in other_side for before in _near(source)[:3]):
+                if source is not None and any(before in other_side for before in _nodes_behind(source)[:3]):
                     yield "reuses_input", clamp
 
 
 def _subtracted_clamps(node: GraphNode) -> Iterator[GraphNode]:
     sides = _inputs(node)[:2] if op_of(node) in _DIFFERENCES else []
     for side, other_side in zip(sides, sides[::-1], strict=True):
-        for clamp in _scaled(side)[-1:]:
-            form, source = form_of_node(nodes.name_of(clamp)), _scaled(other_side)
+        for clamp in _scaling_chain(side)[-1:]:
+            form, source = form_of_node(nodes.name_of(clamp)), _scaling_chain(other_side)
             is_clamp = form is not None and form.switches[0] == "clamp"
-            if is_clamp and any(before in source for before in _scaled(_inputs(clamp)[0])):
+            if is_clamp and any(before in source for before in _scaling_chain(_inputs(clamp)[0])):
                 yield clamp
 
 
 def _steps_beside(node: GraphNode) -> Iterator[GraphNode]:
     sides, steps = _inputs(node), _STEPS.get(op_of(node), ())
     for side, other_side in zip(sides, sides[::-1], strict=True) if steps and len(sides) == 2 else ():
-        chain = _scaled(side)
+        chain = _scaling_chain(side)
         at = next((at for at, before in enumerate(chain) if _is_step(before, steps)), len(chain))
-        near = _near(other_side)[: 3 if "Round" in steps else None]
+        near = _nodes_behind(other_side)[: 3 if "Round" in steps else None]
         if any(source in near for source in chain[at + 1 :]):
             yield chain[at]
 
@@ -165,7 +166,7 @@ def _is_step(node: GraphNode, steps: Sequence[str]) -> bool:
     return op_of(node) in steps and (op_of(node) != "Div" or getattr(node, "_saved_rounding_mode", None) is not None)
 
 
-def _scaled(node: GraphNode | None) -> list[GraphNode]:
+def _scaling_chain(node: GraphNode | None) -> list[GraphNode]:
     """A node and the nodes behind it, as long as each only scales or rounds its one input."""
     chain: list[GraphNode] = []
     while node is not None and len(chain) < _MOST_SCALED:
@@ -184,7 +185,7 @@ def is_term(node: GraphNode, starts: Iterable[GraphNode | None], limits: Sequenc
     the loss?
     """
     limit: GraphNode | None = node
-    while limit is not None and op_of(limit) in _AT_0:
+    while limit is not None and op_of(limit) in _KEEPING_SLOPE_0:
         limit = _inputs(limit)[0]
     if limit is None:
         return False
@@ -211,13 +212,13 @@ def is_addend(node: GraphNode, starts: Iterable[GraphNode | None], adding: Seque
 
 
 def find_guards(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
-    """The clamp whose result enters an exp; or the one whose lower bound keeps what enters a log, a root or a division near 0 from 0."""
+    """The clamp whose result enters an exp, or whose lower bound near 0 keeps x from 0 before a log, a root or a division."""
     op, inputs = op_of(node), _inputs(node)
     if op in ("Exp", "Exp2", "Expm1") and inputs[0] is not None:
         yield "is_before_exp", inputs[0]
     is_root = op == "Pow" and isinstance(power := getattr(node, "_saved_exponent", 1), (int, float)) and power < 1
     if op in _POLES or is_root or (op == "Div" and len(inputs) > 1):
-        for clamp in _scaled(inputs[op == "Div"])[-1:]:
+        for clamp in _scaling_chain(inputs[1 if op == "Div" else 0])[-1:]:
             low = getattr(clamp, "_saved_min", None) if op_of(clamp) in FLOORS else None
             if isinstance(low, (int, float)) and 0 < low <= NEAR_A_POLE:
                 yield "is_before_pole", clamp
@@ -225,7 +226,7 @@ def find_guards(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
 
 def steep_op_behind(clamp: GraphNode) -> str:
     """The op whose result, perhaps scaled, enters a clamp, if the slope of this op grows without end; "" if there is none."""
-    op = next((op_of(node) for node in _scaled(_inputs(clamp)[0]) if _is_steep(node)), "")
+    op = next((op_of(node) for node in _scaling_chain(_inputs(clamp)[0]) if _is_steep(node)), "")
     return op[:1].lower() + op[1:]
 
 
@@ -238,7 +239,7 @@ def _is_steep(node: GraphNode) -> bool:
     return op in _STEEP or (divisor is not None and nodes.name_of(divisor) != nodes.LEAF)
 
 
-def _near(start: GraphNode | None) -> list[GraphNode]:
+def _nodes_behind(start: GraphNode | None) -> list[GraphNode]:
     """A node and the nodes behind it, the nearest first."""
     queue = [] if start is None else [start]
     for node in queue:

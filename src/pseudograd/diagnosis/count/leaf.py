@@ -66,12 +66,12 @@ class EverTrue:
 
 
 class Missing(NamedTuple):
-    """The number of entries, and of those without a gradient; the number of units (rows along the first dimension), and of dead ones."""
+    """Numbers of entries, and of units: rows along the first dimension."""
 
-    entries: int
-    without: int
-    units: int
-    dead_units: int
+    entries: int  # all entries
+    without: int  # entries without a gradient
+    units: int  # all units
+    dead_units: int  # units of which no entry had a gradient
 
 
 class Entries:
@@ -190,7 +190,7 @@ class Leaf:
         self.tensor: Callable[[], Tensor | None] = weakref.ref(tensor)
         self.gradients = 0
         self.sizes: Sizes | None = None
-        self.broken: dict[Leaf, None] = {}  # `Leaves.broken`, if the norms are measured
+        self.broken: dict[Leaf, None] = {}  # if the norms are measured, the same dict as `Leaves.broken`
         self.entries = Entries(self.is_parameter)
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
@@ -291,7 +291,7 @@ class Leaf:
         return is_usual and not grad.is_cpu and not self._awaits_step and has_numbers(grad)
 
     def _note_broken(self, grad: Tensor) -> None:
-        """Its norm is not finite: note it as broken if an entry is not finite. The norm of large entries may overflow."""
+        """Note the leaf as broken if an entry of the gradient is not finite. The norm of large entries may overflow."""
         grad = local(grad)
         if not bool((grad._values() if grad.is_sparse else grad).isfinite().all()):
             self.broken[self] = None
@@ -405,7 +405,7 @@ class Arrivals:
             self._count([leaf])
 
     def hand_over(self, attach: Callable[[GraphNode, Leaf], None]) -> None:
-        """Code of the program runs: attach hooks to the leaves that wait. A node that runs now would not call a hook: its leaf stays."""
+        """Code of the program runs: attach hooks to the leaves that wait. A node that runs now calls no new hook: its leaf stays."""
         nodes = self.end()
         running = current_node()
         for leaf, node in nodes.items():

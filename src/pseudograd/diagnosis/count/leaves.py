@@ -23,7 +23,7 @@ from .norms import Sizes, is_power_of_two
 if TYPE_CHECKING:
     from .on_device import Ledger
 
-# So many leaves without a module, and so many that are gone: a program may make new ones in every step.
+# The most leaves without a module, and the most whose tensor is gone: a program may make new ones in every step.
 _MOST_NAMELESS = 4096
 _MOST_WITHOUT_VARIABLE = 64  # leaves without a name for which the next search looks again
 _SEARCHES_OF_EACH_STEP = 32  # so many steps search for names; later ones ever less often
@@ -47,7 +47,8 @@ def _settle(leaf: Leaf) -> None:
 class Leaves:
     """All leaves of a program. A set of leaves is an integer with a bit for each.
 
-    key: a node of autograd holds the set of leaves upstream under this key of its metadata. roots: the outermost modules that ran, by id.
+    key: a node of autograd holds the set of leaves upstream under this key of its metadata.
+    roots: the outermost modules that ran, by id.
     """
 
     def __init__(self, key: str, roots: dict[int, weakref.ref[nn.Module]], are_measured: bool = False) -> None:
@@ -55,10 +56,10 @@ class Leaves:
         self.all: list[Leaf] = []  # by bit
         self.has_more = False  # were there more leaves than are looked at?
         self.key = key
-        self.are_measured = are_measured  # are the norms of gradients wanted, and more than their counts?
-        self.backwards = 0  # the number of those that have ended
+        self.are_measured = are_measured  # are norms measured, or only elements counted?
+        self.backwards = 0  # the number of backward passes that have ended
         self._bits: dict[int, tuple[weakref.ref[Tensor], int]] = {}  # by the id of a tensor, which may be used again
-        self._is_special: dict[type, bool] = {}  # by the class of a node: has `_upstream_of_special` to be called?
+        self._is_special: dict[type, bool] = {}  # by the class of a node: must `_upstream_of_special` be called?
         self._used_at: dict[int, Location] = {}  # by id: where parameters that have no `Leaf` yet were last used
         self._nameless = 0
         self._variables: Counter[str] = Counter()  # the names in the program that leaves have got
@@ -68,7 +69,7 @@ class Leaves:
         self._roots = roots
         self._named_roots: dict[int, weakref.ref[nn.Module]] = {}  # the roots whose parameters have names
         self._looked_at: list[Leaf] = []  # the leaves whose `.grad` is looked at after each backward
-        self.broken: dict[Leaf, None] = {}  # those that got nan or inf in this backward
+        self.broken: dict[Leaf, None] = {}  # the leaves that got nan or inf in this backward
         self._followed = 0  # the number of leaves that are or were in `_looked_at`
         self.ledgers: dict[torch.device, Ledger] = {}  # what is counted on devices
 
@@ -304,26 +305,26 @@ class Leaves:
         return int(self.reachable_from([node], self.key)[node] if known is None else known)
 
     def reachable_from(self, starts: Iterable[GraphNode | None], key: str | None = None) -> dict[GraphNode, int]:
-        """The nodes that a backward from these can reach, each with the leaves upstream. It calls nothing for ordinary nodes, for speed.
+        """The nodes that a backward from `starts` can reach, each with the set of leaves upstream. Ordinary nodes need no call, for speed.
 
-        key: the key of the metadata in which the sets are looked up and written; None: they are not.
+        key: the key of the metadata in which the sets are looked up and written. None: the metadata is not used.
         """
         upstream_of: dict[Any, int] = {None: 0}
-        bits, is_special, is_known = self._bits, self._is_special, upstream_of.get
-        stack: list[Any] = [*starts]  # nodes to visit; a node with its edges is behind the nodes that these lead to
+        bits, is_special, known_set = self._bits, self._is_special, upstream_of.get
+        stack: list[Any] = [*starts]  # nodes to visit; a pair of a node and its inputs is visited after the inputs
         while stack:
             node = stack.pop()
             upstream = 0
             if type(node) is tuple:
-                node, edges = node
-                for other, _ in edges:
+                node, inputs = node
+                for other, _ in inputs:
                     upstream |= upstream_of[other]
             elif node in upstream_of:
                 continue
             else:
-                edges, ahead = node.next_functions, None
-                for other, _ in edges:
-                    leaves = is_known(other)
+                inputs, ahead = node.next_functions, None
+                for other, _ in inputs:
+                    leaves = known_set(other)
                     if leaves is None:
                         if (
                             type(other) is accumulates
@@ -341,14 +342,14 @@ class Leaves:
                             continue
                     upstream |= leaves
                 if ahead is not None:
-                    stack.append((node, edges))
+                    stack.append((node, inputs))
                     stack += ahead[::-1]
                     continue
             kind = type(node)
             if is_special.get(kind, True):
                 upstream = self._upstream_of_special(node, upstream, upstream_of)
                 name = nodes.name_of(node)
-                if edges and nodes.has_one_name(kind):
+                if inputs and nodes.has_one_name(kind):
                     is_special[kind] = name in _TABLE_NODES
             upstream_of[node] = upstream
             if key is not None:
@@ -357,20 +358,20 @@ class Leaves:
         return upstream_of
 
     def _upstream_of_special(self, node: GraphNode, upstream: int, upstream_of: Mapping[GraphNode, int]) -> int:
-        """The leaves upstream of a node without inputs, a lookup or a custom Function. The leaf of a lookup or a Function notes it."""
-        edges = node.next_functions
-        if not edges:
+        """The leaves upstream of a node without inputs, a lookup or a custom Function. A leaf that such a node reads notes it."""
+        inputs = node.next_functions
+        if not inputs:
             variable = getattr(node, "variable", None)
             return 0 if variable is None else self.set_of(variable)
-        is_of_a_leaf = hasattr(edges[0][0], "variable")
-        if is_of_a_leaf and nodes.name_of(node) in _TABLE_NODES:
+        reads_leaf = hasattr(inputs[0][0], "variable")
+        if reads_leaf and nodes.name_of(node) in _TABLE_NODES:
             for leaf in self.unpack(upstream):
                 leaf.is_looked_up = True
                 row = saved(node, "padding_idx", -1)
                 if 0 <= row < leaf.shape[0]:  # without a padding it is -1, or -1 as an unsigned number
                     leaf.padding = row
         if isinstance(node, _FUNCTION_NODE):
-            for other, _ in edges:
+            for other, _ in inputs:
                 if hasattr(other, "variable"):
                     for leaf in self.unpack(upstream_of[other]):
                         leaf.function = node.name()

@@ -18,6 +18,7 @@ from ...torch_table.private import local
 
 _POINTS_OF_A_SERIES = 32  # a series with more than twice as many points drops every second point
 SAMPLE = 1024  # about so many entries of a parameter are read
+_SMALLEST_FLOAT = 1e-45  # the smallest number of float32 above 0
 _TINY_NORM = 1e-18  # the squares of smaller numbers underflow in float32, so their norm is computed in float64
 LOSSES = ("MseLoss", "SmoothL1Loss", "HuberLoss")  # nodes of the difference of two tensors
 PLAIN = (Tensor, torch.nn.Parameter)  # classes without code of a program or a package
@@ -105,7 +106,7 @@ class Facts:
     is_ceiling: bool = field(default=False, repr=False)  # it has an upper bound, and no lower one or 0
     # only sums, powers and constant factors are between its result and the loss
     is_loss_term: bool = field(default=False, repr=False)
-    # of a product or clamp: only sums and constant factors are there
+    # it is a product or clamp, and only sums and constant factors are between its result and the loss
     is_addend: bool = field(default=False, repr=False)
 
 
@@ -115,7 +116,7 @@ class Losses:
     def __init__(self) -> None:
         self.values: Series[Number] = Series()
         self.count = 0
-        self.again = 0  # the passes over a graph that had run before
+        self.repeated = 0  # the passes over a graph that had run before
         self.leaves = 0  # the set of leaves upstream
         # The device and dtype of the autocast that was on, with its cache, in every pass.
         self.cast: tuple[str, torch.dtype] | None = None
@@ -129,7 +130,7 @@ class Losses:
         elif not self.count:
             self.cast = device, torch.get_autocast_dtype(device)
         self.count += 1
-        self.again += is_again
+        self.repeated += is_again
         self.values.add(step, loss.item() if loss.is_cpu else loss)
 
 
@@ -145,7 +146,9 @@ class Sizes:
         self.order = 0  # parameters numbered by their first gradient: the layer next to the loss comes first
         self._squares: Number = 0.0
         self._kernel: Squares | None = None
-        self._read_there: Callable[[], float] = float  # reads the sum of the squares that were added on a device
+        self._read_device_squares: Callable[[], float] = (
+            float  # reads the sum of the squares that were added on a device
+        )
 
     @property
     def is_wanted(self) -> bool:
@@ -167,9 +170,9 @@ class Sizes:
             self._note(norm, zeros / (grad.numel() or 1))
         return missing
 
-    def add_there(self, norm: SupportsFloat, zeros: SupportsFloat | None, read: Callable[[], float]) -> None:
+    def add_from_device(self, norm: SupportsFloat, zeros: SupportsFloat | None, read: Callable[[], float]) -> None:
         """Note a gradient that was measured on its device. read: returns the sum of squares of all gradients that were."""
-        self._read_there = read
+        self._read_device_squares = read
         self._note(norm, zeros)
 
     def _note(self, norm: SupportsFloat, zeros: SupportsFloat | None) -> None:
@@ -193,7 +196,9 @@ class Sizes:
     @property
     def mean(self) -> float:
         """The root mean square of the norms of all backward passes."""
-        squares = float(self._squares) + (0.0 if self._kernel is None else self._kernel.read()) + self._read_there()
+        squares = (
+            float(self._squares) + (0.0 if self._kernel is None else self._kernel.read()) + self._read_device_squares()
+        )
         return math.sqrt(squares / self.count) if self.count else 0.0
 
 
@@ -242,6 +247,7 @@ def expected_step(tensor: Tensor, group: Group, state: State, before: Tensor) ->
 
 
 def _bias(beta: float, count: float | Tensor) -> float | Tensor:
+    """The number by which Adam divides an average after `count` steps; 1 in place of 0."""
     bias = 1 - beta**count
     return bias if isinstance(bias, Tensor) else bias or 1.0
 
@@ -272,7 +278,7 @@ def spacing(weight: Tensor) -> Tensor:
     _, exponent = torch.frexp(weight.float())
     limits = torch.finfo(weight.dtype)
     distance = torch.ldexp(torch.full_like(weight, limits.eps, dtype=torch.float32), exponent - 1)
-    return distance.clamp(min=max(limits.smallest_normal * limits.eps, 1e-45))
+    return distance.clamp(min=max(limits.smallest_normal * limits.eps, _SMALLEST_FLOAT))
 
 
 def keeps_rounding_errors(state: State, tensor: Tensor) -> bool:

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
 _ROWS = 2**14  # calls whose numbers lie on a device; more of them are read
 _MOST_CALLS = 15  # that are measured together
 _MOST_BYTES = 2**26  # of gradients that are kept for it
-# As kernels.h has them: kinds of an entry, and how many of them are measured at once.
-_CALL, _ELSEWHERE, _SQUARES, _MOST_LEFT, _MOST_ENTRIES = 0, 1, 2, 3, 56
+# As kernels.h has them. An entry is an int: the row in the bits from 4 up, the number of gradients that left in bits 2 and 3, and the kind.
+_CALL, _ELSEWHERE, _SQUARES = 0, 1, 2  # kinds of an entry
+_MOST_LEFT = 3  # gradients that leave one call
+_MOST_ENTRIES = 56  # that are measured at once
 # the columns of a row, as measures.cu has them
 _COLUMNS = ("arrived", "cut", "left", "nonfinite", ELSEWHERE, "magnitude", "cut_magnitude", "left_magnitude")
 _TOTALS = ("elements", "arrived", "cut", "magnitude", "cut_magnitude", "nonfinite", ELSEWHERE)
-_OF_FULL = [3, 5, 6, 7]  # columns
+# the columns that detail="counts" leaves out
+_COLUMNS_OF_FULL = [_COLUMNS.index(name) for name in ("nonfinite", "magnitude", "cut_magnitude", "left_magnitude")]
 
 
 def _kernel_for(device: torch.device) -> Callable[[list[Tensor], list[int], Tensor], int] | None:
@@ -48,21 +51,21 @@ def _kernel_for(device: torch.device) -> Callable[[list[Tensor], list[int], Tens
 
 
 class _Call(NamedTuple):
-    """A call of a node, whose counts are one row on the device. number: that of its `Rows`. may_move: may its elements have moved?"""
+    """A call of a node, whose counts are one row on the device."""
 
-    number: int
+    number: int  # of its `DeviceSums`
     elements: int
-    may_move: bool
+    may_move: bool  # may its elements have moved?
 
 
-class Rows:
+class DeviceSums:
     """The sums of one op at one location on one device. They take the place of the sums of the kernel in C."""
 
     def __init__(self, ledger: Ledger, number: int, may_move: bool) -> None:
         self._ledger, self._number, self._may_move = ledger, number, may_move
 
     def add_plain(self, arriving: Gradients, leaving: Gradients) -> int | None:
-        """Add a call. Returns None if its gradients are not on the device, or cannot be compared."""
+        """Add a call. Returns 0, as the kernel in C does; None if its gradients are not on the device, or cannot be compared."""
         return 0 if self.add(MatchedGradients.match(leaving, arriving)) else None
 
     def add(self, grads: MatchedGradients | None) -> bool:
@@ -91,18 +94,19 @@ class Ledger:
         self._streams: dict[torch.cuda.Stream, None] = {}
         self._stream_key: object = None  # of the last stream
         self._bytes = 0  # of the gradients that wait
-        self._count = 0  # of `Rows`
-        # The sums of the squared gradients of parameters, each with its place, and the places of the last backward.
-        self._number_of: dict[Sizes, int] = {}
-        self._squares = torch.zeros(0, dtype=self._dtype, device=device)
-        self._last_numbers: tuple[int, ...] = ()
-        self._last_index: Tensor
+        self._count = 0  # of `DeviceSums`
+        self._squares = torch.zeros(
+            0, dtype=self._dtype, device=device
+        )  # the sum of the squared gradients of each parameter
+        self._number_of: dict[Sizes, int] = {}  # the place of each parameter in these sums
+        self._last_numbers: tuple[int, ...] = ()  # the places of the last backward
+        self._last_index: Tensor  # the same on the device
         self._lock = threading.RLock()  # the threads of several devices, and of the program
 
-    def rows(self, may_move: bool) -> Rows:
+    def make_sums(self, may_move: bool) -> DeviceSums:
         with self._lock:
             self._count += 1
-            return Rows(self, self._count - 1, may_move)
+            return DeviceSums(self, self._count - 1, may_move)
 
     def add(self, number: int, grads: MatchedGradients, may_move: bool) -> None:
         grad = grads.arrived
@@ -188,7 +192,7 @@ class Ledger:
         for number, (size, grad) in enumerate(zip(sizes, grads, strict=True)):
             norm = Later(partial(_root, figures, number))
             share = Later(partial(_share_of_zeros, figures, number, grad.numel()))
-            size.add_there(norm, share, partial(self._read_squares, numbers[number]))
+            size.add_from_device(norm, share, partial(self._read_squares, numbers[number]))
         return True
 
     def add_arrivals(self, pairs: Sequence[tuple[Leaf, Tensor]]) -> None:
@@ -218,7 +222,9 @@ class Ledger:
         numbers, figures = self._add_squares(sizes, norms * norms), Figures(norms)
         for number, (size, grad) in enumerate(zip(sizes, grads, strict=True)):
             share = share_of_zeros(grad) if size.is_wanted else None
-            size.add_there(Later(partial(figures.at, number)), share, partial(self._read_squares, numbers[number]))
+            size.add_from_device(
+                Later(partial(figures.at, number)), share, partial(self._read_squares, numbers[number])
+            )
 
     def _read_squares(self, number: int) -> float:
         return float(self._squares[number])
@@ -240,7 +246,7 @@ class Ledger:
         rows = self._rows[: len(calls)].to("cpu", torch.float64, copy=True)
         self._rows[: len(calls)].zero_()
         if not self.is_full:
-            rows[:, _OF_FULL] = 0
+            rows[:, _COLUMNS_OF_FULL] = 0
         numbers, elements, may_move = (torch.tensor(column) for column in zip(*calls, strict=True))
         arrived, cut, left, nonfinite, elsewhere, magnitude, cut_magnitude, left_magnitude = rows.unbind(1)
         is_moved, fewer = may_move & (cut > 0) & (left + cut > arrived), arrived - left

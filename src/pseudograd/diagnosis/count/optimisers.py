@@ -91,8 +91,10 @@ class Optimisers:
         self.stalls: Stalls | None = None
         self.unheld: Unheld | None = None  # None as long as optimisers hold all parameters that get a gradient
         self.nonfinite: Nonfinite | None = None  # None as long as all gradients are finite
-        self.missed: list[Leaf] = []  # their gradient was gone at a step, and nobody knows which call took it away
-        self.watched: dict[Leaf, int] = {}  # between a backward and a step: those with a gradient, and the id of that
+        self.missed: list[
+            Leaf
+        ] = []  # leaves whose gradient was gone at a step, and nobody knows which call took it away
+        self.watched: dict[Leaf, int] = {}  # between a backward and a step: missed leaves with a gradient, and its id
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
         self._records: dict[int, SteppedOptimiser] = {}  # by the id of the optimiser
         self._steps = 0  # the steps of all optimisers
@@ -252,10 +254,10 @@ class Optimisers:
         return record
 
     def _look_at_gradients(self, record: SteppedOptimiser, optimizer: Optimizer, has_closure: bool) -> None:
-        for number, settings in enumerate(optimizer.param_groups):
-            if not record.have_moved[number] and not is_zero(settings.get("lr")):
-                record.have_moved[number] = True
-                for leaf in record.groups[number]:
+        for index, settings in enumerate(optimizer.param_groups):
+            if not record.have_moved[index] and not is_zero(settings.get("lr")):
+                record.have_moved[index] = True
+                for leaf in record.groups[index]:
                     leaf.is_stepped, leaf.ascends = True, bool(settings.get("maximize"))
                     if leaf.stepped_after is None:
                         leaf.stepped_after = self._leaves.backwards
@@ -332,7 +334,7 @@ class Rest:
         return self._below is not None
 
     def begin(self) -> None:
-        """The attributes are set first, here and below, so that after an error in between the next `end` restores the stack."""
+        """Take the mode off the stack. The attributes are set first, so that after an error in between the next `end` puts it back."""
         if self._below is not None:
             return
         stack = mode_stack()
@@ -341,7 +343,7 @@ class Rest:
             pop_mode()
 
     def end(self, is_last: bool = False) -> None:
-        """is_last: the context ends, so torch will pop the top mode, which has to be ours. Each thread has its own stack."""
+        """Put the mode back, in its own thread. is_last: the context ends, so torch will pop the top mode, which has to be ours."""
         if self._thread != threading.get_ident():
             if is_last:  # nobody puts the mode back
                 self._mode = self._below = None

@@ -304,7 +304,7 @@ class Recorder(Subscriber):
     def count_now(self, tally: Tally, leaving: Gradients, arriving: Gradients) -> None:
         """A node ran in a backward."""
         is_first = not tally.calls
-        if self.is_full and tally.breaks(leaving):
+        if self.is_full and tally.may_have_broken(leaving):
             node = current_node()
             if node is not None:
                 self._find_nonfinite().look(tally, node, leaving, arriving)

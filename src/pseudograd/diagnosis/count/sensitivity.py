@@ -29,7 +29,7 @@ _Key = tuple[str, Location | None]  # a family, and one of its lines; None for a
 
 
 def check_sensitivity(value: object) -> int:
-    """The argument of `diagnose`, as a number n for every n-th backward; 0 for none."""
+    """The argument `sensitivity` of `diagnose` as a number n, for every n-th backward; 0 for no backward."""
     if isinstance(value, bool):
         return int(value)
     if not isinstance(value, int) or value < 1:
@@ -41,29 +41,24 @@ def check_sensitivity(value: object) -> int:
 class Sensitivity:
     """How much of the gradient is the convention of one family of functions.
 
-    family, other: the family, and the framework whose convention replaces torch's. where: the line; None for all lines of the family.
-    parameter: None for all parameters together. share: |g_other - g| / |g| in the mean over the steps; first, last: in the first and the
-    last step; infinite if only the other convention gives a gradient. cosine: of the two gradients, in the last step; NaN if one is 0.
-    at_kink: the share of elements at a kink in the first and the last step. steps: the shares by step, thinned out. moved: the distance
-    that the parameter moved, as a share of its first norm. stops: would it get nothing in the first step under the other convention?
-    within: the function that the line calls, if a pin does not reach what it runs. is_muted: the program declares the line deliberate.
+    A share is |g_other - g| / |g|, and infinite if only the other convention gives a gradient.
     """
 
     family: str
-    other: str
-    where: str | None
-    parameter: str | None
-    share: float
-    first: float
-    last: float
-    cosine: float
-    at_kink: tuple[float, float]
-    steps: Steps
-    moved: float
-    stops: bool = False
+    other: str  # the framework whose convention replaces torch's
+    where: str | None  # the line; None for all lines of the family
+    parameter: str | None  # None for all parameters together
+    share: float  # in the mean over the steps
+    first: float  # the share in the first step
+    last: float  # the share in the last step
+    cosine: float  # of the two gradients, in the last step; NaN if one of them is 0
+    at_kink: tuple[float, float]  # the share of elements at a kink in the first and the last step
+    steps: Steps  # the shares by step, thinned out
+    moved: float  # the distance that the parameter moved, as a share of its first norm
+    stops: bool = False  # would the parameter get nothing in the first step under the other convention?
     expression: str = ""
-    within: str | None = None
-    is_muted: bool = field(default=False, repr=False)
+    within: str | None = None  # the function that the line calls, if a pin does not reach what it runs
+    is_muted: bool = field(default=False, repr=False)  # the program declares the line deliberate
 
     @property
     def level(self) -> float:
@@ -114,7 +109,7 @@ class _Shares:
         return 0.0 if math.isnan(self.total) else -self.total
 
 
-class _Measured:
+class _FamilyShares:
     """The shares of one family, or of one line of it, for all parameters together and for each."""
 
     def __init__(self) -> None:
@@ -143,7 +138,7 @@ class SensitivityMeter:
         self.refused: dict[str, int] = {}  # by reason: the number of backward passes that were not measured
         self._tally_of, self._is_deliberate = tally_of, is_deliberate
         self._within: dict[_Key, str | None] = {}
-        self._measured: dict[_Key, _Measured] = {}
+        self._measured: dict[_Key, _FamilyShares] = {}
         self._samples: dict[Leaf, list[Tensor]] = {}  # of a parameter: the first and the last
 
     def is_due(self, number: int) -> bool:
@@ -189,7 +184,7 @@ class SensitivityMeter:
         tally = self._tally_of(kink.node)
         if tally is None:
             return NOWHERE
-        self._within[kink.family, tally.location] = within(kink.family, tally.calling)
+        self._within[kink.family, tally.location] = within(kink.family, tally.caller)
         return tally.location
 
     def end(self, step: int, reasons: Collection[str], answers: Answers, arrived: Collection[Leaf]) -> None:
@@ -198,7 +193,7 @@ class SensitivityMeter:
             self._refuse(reasons)
             return
         for key in answers:
-            self._measured.setdefault(key, _Measured())
+            self._measured.setdefault(key, _FamilyShares())
         for (family, line), measured in self._measured.items():
             # If the family had a pass and this line had none, the share of the line is not known.
             if (family, line) in answers or (family, None) not in answers:
@@ -213,7 +208,7 @@ class SensitivityMeter:
         for reason in reasons:
             self.refused[reason] = self.refused.get(reason, 0) + 1
 
-    def _moved(self, leaf: Leaf | None) -> float:
+    def _relative_distance(self, leaf: Leaf | None) -> float:
         """|last - first| / |first| of a sample of a parameter; infinite if it started at 0, NaN if it was not seen."""
         if leaf not in self._samples:
             return math.nan
@@ -226,11 +221,11 @@ class SensitivityMeter:
         records = []
         by_share = sorted(self._measured.items(), key=lambda item: (item[0][1] is not None, item[1].all.order))
         for key, measured in by_share:
-            rows = sorted(measured.leaves.items(), key=lambda item: item[1].order)
-            records += [self._record(key, measured, leaf, shares) for leaf, shares in ((None, measured.all), *rows)]
+            leaves = sorted(measured.leaves.items(), key=lambda item: item[1].order)
+            records += [self._record(key, measured, leaf, shares) for leaf, shares in ((None, measured.all), *leaves)]
         return records
 
-    def _record(self, key: _Key, measured: _Measured, leaf: Leaf | None, shares: _Shares) -> Sensitivity:
+    def _record(self, key: _Key, measured: _FamilyShares, leaf: Leaf | None, shares: _Shares) -> Sensitivity:
         (family, line), steps = key, numbers_of(shares.series)
         other = other_of(family)
         return Sensitivity(
@@ -244,7 +239,7 @@ class SensitivityMeter:
             cosine=shares.cosine,
             at_kink=(measured.at_kink[0], measured.at_kink[-1]),
             steps=steps,
-            moved=self._moved(leaf),
+            moved=self._relative_distance(leaf),
             stops=shares.stops,
             expression="" if line is None or line.call is None else line.call.expression,
             within=self._within.get(key),

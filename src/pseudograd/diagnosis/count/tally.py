@@ -44,13 +44,15 @@ from .leaves import Leaves
 from .norms import Facts, is_power_of_two
 
 if TYPE_CHECKING:
-    from .on_device import Rows
+    from .on_device import DeviceSums
     from .windows import Windows
 
-_KNOWN = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
+_REGION_COUNTS = ("recoverable", "at_bound", *(f"{side}{sign}" for side in SIDES for sign in SIGNS))
 # Ops that neither move nor mix elements, so that positions tell what is cut. For speed alone.
-_NAMES = "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
-_ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES.split())
+_NAMES_OF_ELEMENTWISE = (
+    "Mul Div Sub Neg Abs Pow Exp Log Sqrt Rsqrt Tanh Sigmoid Softplus Elu Threshold NativeDropout Where MaskedFill"
+)
+_ELEMENTWISE = frozenset(f"{name}Backward" for name in _NAMES_OF_ELEMENTWISE.split())
 # Ops whose slope may be infinite at a finite x, or that multiply with such a slope.
 _STEEP = (
     "Sqrt Rsqrt Pow Div Reciprocal Mul Log Log2 Log10 Log1P Logit Xlogy Exp Exp2 Expm1 Sinh Cosh Acos Asin Acosh Atanh Erfinv Atan2 Hypot "
@@ -61,19 +63,21 @@ _STEEP = (
 _MAY_BREAK = frozenset(f"{name}Backward" for name in _STEEP.split())
 _orders = itertools.count(1)
 _BACKWARDS = (Tensor.backward, torch.autograd.backward, torch.autograd.grad)
-_SECOND = re.compile(r"\w+BackwardBackward\d")
+_SECOND_DERIVATIVE = re.compile(r"\w+BackwardBackward\d")
 _FLOOR = 1e-6  # a lower bound from 0 to this is a guard, which keeps a root or a logarithm from 0
 _GUARD = 1e-4  # a bound that is at most this far from a whole number keeps x away from it
 _SMALL = 2**14  # elements: a smaller gradient may be kept until the end of a backward
 # Around all sums. It is reentrant, because Python may collect garbage meanwhile, which may run any code.
 _lock = threading.RLock()
 _MOST_CALLS = 8  # different calls of our ops at one line that are remembered
+_BOUNDS_OF_HALF = (6e4, 65504)  # a bound in this range only keeps x from overflowing float16
+_HUGE = 1e18  # a bound that is at least so large only keeps x from infinity
 
 OWN_NODE = "PseudogradBackward"
 
 
 class Tally:
-    """The sums and facts of one op at one location. program_leaves: all leaves of the program."""
+    """The sums and facts of one op at one location."""
 
     def __init__(self, op: str, location: Location, program_leaves: Leaves) -> None:
         self.op, self.location = op, location
@@ -85,32 +89,35 @@ class Tally:
         self.has_tensor_bound = False
         self.has_regions = False  # are the regions of x counted?
         self.left_to_torch: frozenset[str] = NO_FAMILY  # the families that a pin left as the installed torch has them
-        self.calling: object = None  # the function of torch that made the last node; None if no mode saw the call
+        self.caller: object = None  # the function of torch that made the last node; None if no mode saw the call
         self.may_move = torch_forms.form_of_node(op) is None and op.rstrip("0123456789") not in _ELEMENTWISE
         self.library_calls: dict[object, Call] = {}  # of an op of ours: the different calls of its nodes
         self.function: type | None = None  # the class of a custom Function
         self.may_break = op.rstrip("0123456789") in _MAY_BREAK  # may it make nan or inf from finite gradients?
         # Did a backward make its nodes, for second derivatives?
-        self.is_second_order = _SECOND.match(op) is not None or (location is NOWHERE and op.startswith("Sgn"))
+        self.is_second_order = _SECOND_DERIVATIVE.match(op) is not None or (
+            location is NOWHERE and op.startswith("Sgn")
+        )
         self.withheld = 0  # the set of leaves for which the backward of a custom Function returned None
-        self.is_number: bool | None = None  # is the result of its first node one number?
+        self.is_number: bool | None = None  # is the result of its first node one number? None before the first node
         self.facts = Facts()
         self._bounds: tuple[object, ...] | None = None  # of the last call; Tensor for each tensor
-        # Only `Zeros` sets these three. The op got a gradient other than 0: the sets of leaves to which it handed only zeros, or more.
-        self.zeroed = self.passed = 0
+        # Only `Zeros` sets these three, when a gradient other than 0 has arrived at the op.
+        self.zeroed = 0  # the set of leaves to which the op then handed only zeros
+        self.passed = 0  # the set of leaves to which the op then handed a gradient other than 0
         self.reader: Tally | None = None  # the op from which the last gradient came
         self.hook: Callable[..., None] | None = None  # torch calls it when a node of this op has run
         self.windows: dict[int, Windows] = {}  # of a jumprelu, by the leaves that its thresholds come from
         # Each call is added to the sums of the kernel in C, to those of its device, or to those of `grads.count`.
         self._kernel: kernel.Sums | None = None
-        self._rows: dict[torch.device, Rows] = {}
+        self._device_sums: dict[torch.device, DeviceSums] = {}
         self._sums: Sums = {}
         # A *usual* call is one of which only the gradients are needed, and nothing of its node. Usual calls are added here.
-        self.usual: kernel.Sums | Rows | None = None
+        self.usual: kernel.Sums | DeviceSums | None = None
         self.may_wait = False  # may its calls be counted later, together with others?
 
-    def note_node(self, node: GraphNode, calling: object) -> None:
-        """Note a node of this op. calling: the function of torch whose call made the node."""
+    def note_node(self, node: GraphNode, caller: object) -> None:
+        """Note a node of this op. caller: the function of torch that made the node."""
         if self.is_number is None:
             results = getattr(node, "_input_metadata", ())
             self.is_number = not any(part.is_nested_tensor or tuple(part.shape) for part in results)
@@ -118,11 +125,11 @@ class Tally:
             self.function = function_of(type(node))
             self.may_break |= self.function is not None
         self.left_to_torch |= families_left_to_torch()
-        if calling is not self.calling:
-            self.calling = calling
-            self.is_second_order |= calling in _BACKWARDS
+        if caller is not self.caller:
+            self.caller = caller
+            self.is_second_order |= caller in _BACKWARDS
 
-    def breaks(self, leaving: Gradients) -> bool:
+    def may_have_broken(self, leaving: Gradients) -> bool:
         """May a gradient that leaves hold nan or inf? Yes if its sum is not finite, which may also be an overflow. Only on the CPU."""
         for grad in leaving:
             if grad is None or type(grad) is not Tensor or not (self.may_break or grad.dtype is torch.float16):
@@ -136,15 +143,15 @@ class Tally:
     @property
     def within(self) -> str | None:
         """The function of torch that made the last node, if no override reaches the op inside it."""
-        form, calling = torch_forms.form_of_node(self.op), self.calling
-        if form is None or torch_forms.is_reached_by(calling, form):
+        form, caller = torch_forms.form_of_node(self.op), self.caller
+        if form is None or torch_forms.is_reached_by(caller, form):
             return None
-        return "code that no mode sees" if calling is None else getattr(calling, "__name__", None) or str(calling)
+        return "code that no mode sees" if caller is None else getattr(caller, "__name__", None) or str(caller)
 
     def count(self, leaving: Gradients, arriving: Gradients, ran: GraphNode | None = None) -> bool | None:
-        """Count a call of a node. ran: the node; None for the one that runs now.
+        """Count a call of a node. ran: the node; None for the node that runs now.
 
-        Returns False if its gradients cannot be compared, and None if they cannot be read.
+        Returns True if the call was counted, False if its gradients cannot be compared, None if they cannot be read.
         """
         if not are_readable(arriving):
             return None
@@ -197,11 +204,11 @@ class Tally:
         grad, (x, low, high), cut = grads.arrived, bounds_of(grads, saved), None
         with _lock:
             if x is None and not grad.is_cpu and not is_recorded(grad):
-                rows = self._rows.get(grad.device)
-                if rows is None:
+                device_sums = self._device_sums.get(grad.device)
+                if device_sums is None:
                     ledger = self._program_leaves.ledger_of(grad.device)
-                    rows = self._rows[grad.device] = ledger.rows(self.may_move)
-                if rows.add(grads):
+                    device_sums = self._device_sums[grad.device] = ledger.make_sums(self.may_move)
+                if device_sums.add(grads):
                     return False
             if not (self.may_move or isinstance(low, Tensor) or isinstance(high, Tensor)):
                 self._kernel = self._kernel or kernel.Sums(self._is_full)
@@ -236,7 +243,7 @@ class Tally:
         """Note facts about the first node, which hold for all nodes of this op."""
         has_region = self._is_full and self.form is not None and len(self.form.saved) > 0
         if self.function is None and self.op not in (SLICE_NODE, OWN_NODE) and not has_region:
-            self.usual = next(iter(self._rows.values()), self._kernel)
+            self.usual = next(iter(self._device_sums.values()), self._kernel)
         is_layer_norm = self.op.startswith(("NativeLayerNorm", "NativeGroupNorm"))
         self.note(
             normalises_one_number=is_layer_norm and _normalised_size(node) == 1,
@@ -250,7 +257,7 @@ class Tally:
     def _look_behind(
         self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Gradients, arriving: Gradients
     ) -> None:
-        """Note whether the next node would cut a gradient that passed exactly at a bound. Stops when it would not."""
+        """Note whether the next node would cut a gradient that passed exactly at a bound. If it once would not, nothing more is noted."""
         if self.facts.next_cuts_at_bound is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
             return
         grads = MatchedGradients.match(leaving, arriving)
@@ -315,11 +322,11 @@ class Tally:
 
     def totals(self) -> dict[str, float]:
         """The sums of all counts. Waits for the device."""
-        names = (*COUNTS, ELSEWHERE, *(_KNOWN if self.has_regions else ()))
+        names = (*COUNTS, ELSEWHERE, *(_REGION_COUNTS if self.has_regions else ()))
         parts: list[Sums] = [self._sums]
         for counts in () if self._kernel is None else self._kernel.read():
             parts.append(add_inside(dict(counts)))
-        parts += [dict(rows.read()) for rows in self._rows.values()]
+        parts += [dict(device_sums.read()) for device_sums in self._device_sums.values()]
         return {name: float(sum(part.get(name, 0) for part in parts)) for name in names}
 
 
@@ -337,8 +344,9 @@ def _is_guard(bound: object) -> bool:
 
 
 def _is_huge(bound: object) -> bool:
-    """Does the bound only keep x away from infinity, as the largest number of float16 does?"""
-    return isinstance(bound, (int, float)) and (6e4 <= abs(bound) <= 65504 or abs(bound) >= 1e18)
+    """Does the bound only keep x away from infinity?"""
+    least, most = _BOUNDS_OF_HALF
+    return isinstance(bound, (int, float)) and (least <= abs(bound) <= most or abs(bound) >= _HUGE)
 
 
 def _normalised_size(node: GraphNode) -> int:
@@ -353,7 +361,7 @@ WaitingCall = tuple[Tally, Gradients, Gradients, GraphNode | None]  # a call: wh
 
 
 def count_together(calls: Sequence[WaitingCall], leaves: Leaves) -> None:
-    """Count usual calls by one call of the kernel, which serves one gradient that arrives and one or two that leave."""
+    """Count usual calls by one call of the kernel. The kernel serves calls with one gradient that arrives and one or two that leave."""
     grads: list[Any] = []
     sums: list[Any] = []
     for tally, leaving, arriving, _ in calls:
@@ -363,14 +371,14 @@ def count_together(calls: Sequence[WaitingCall], leaves: Leaves) -> None:
         sums.append(tally.usual.plain if isinstance(tally.usual, kernel.Sums) else None)
     with _lock:
         missed = kernel.add_together(grads, sums, leaves.are_measured)
-    for number in missed:
-        tally, leaving, arriving, node = calls[number]
+    for index in missed:
+        tally, leaving, arriving, node = calls[index]
         tally.count(leaving, arriving, node)
         tally.may_wait = False
-    counted = [call for number, call in enumerate(calls) if number not in missed] if missed else calls
+    counted = [call for index, call in enumerate(calls) if index not in missed] if missed else calls
     last = {tally: arriving[0] for tally, _, arriving, _ in counted}
-    for tally, number in Counter([call[0] for call in counted]).items():
-        tally.note_usual(last[tally], number)
+    for tally, tally_calls in Counter([call[0] for call in counted]).items():
+        tally.note_usual(last[tally], tally_calls)
     key = leaves.key
     for tally, _, _, node in counted if leaves.are_measured else ():
         known = None if node is None else node.metadata.get(key)
@@ -380,18 +388,19 @@ def count_together(calls: Sequence[WaitingCall], leaves: Leaves) -> None:
 # --- an op in place on a view: autograd makes one node for it, of the whole base --------------------------------------
 
 SLICE_NODE = "torch::autograd::CopySlices"
-_KEY = "pseudograd: the slice of a view"
+_SLICE_KEY = "pseudograd: the slice of a view"
 _Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 
 class _Slice(NamedTuple):
-    """The part of the base that an op of this form has changed."""
+    """The part of a base that an op of this form has changed through a view."""
 
     form: Form
     base: _Geometry
     view: _Geometry
 
-    def part(self, grad: Tensor) -> Tensor:
+    def select(self, grad: Tensor) -> Tensor:
+        """The part of a gradient of the base."""
         size, stride, start = self.base
         if (grad.shape, grad.stride()) != (size, stride):
             grad = torch.empty_strided(size, stride, dtype=grad.dtype, device=grad.device).copy_(grad)
@@ -405,20 +414,20 @@ def note_slice(form: Form, changed: Tensor) -> None:
     node = None if base is None else node_of(base)
     if base is not None and node is not None and node.name() == SLICE_NODE:
         geometries = ((x.shape, x.stride(), int(x.storage_offset())) for x in (base, changed))
-        node.metadata[_KEY] = _Slice(form, *geometries)
+        node.metadata[_SLICE_KEY] = _Slice(form, *geometries)
 
 
 def form_of_slice(node: GraphNode) -> Form | None:
     """The op that changed the slice; None if nobody noted it."""
-    part: _Slice | None = node.metadata.get(_KEY)
+    part: _Slice | None = node.metadata.get(_SLICE_KEY)
     return None if part is None else part.form
 
 
 def read_slice(
     node: GraphNode | None, leaving: Gradients, arriving: Gradients
 ) -> tuple[Gradients, Gradients, Form | None]:
-    """The gradients within the slice, and the op that changed it; the whole gradients if nobody noted the slice."""
-    part: _Slice | None = None if node is None else node.metadata.get(_KEY)
+    """The gradients within the slice, and the op that changed it; the whole gradients and None if nobody noted the slice."""
+    part: _Slice | None = None if node is None else node.metadata.get(_SLICE_KEY)
     if part is None or leaving[0] is None or arriving[0] is None:
         return leaving, arriving, None
-    return (part.part(leaving[0]),), (part.part(arriving[0]),), part.form
+    return (part.select(leaving[0]),), (part.select(arriving[0]),), part.form

@@ -27,17 +27,16 @@ class Container(NamedTuple):
 
 
 class Unheld:
-    """Facts about these parameters, collected from time to time while their modules and variables are alive."""
+    """Facts about parameters that no optimiser holds, collected from time to time while their modules and variables are alive."""
 
     def __init__(self) -> None:
         self.containers: dict[Leaf, Container] = {}
         self.variables: dict[int, str] = {}  # by the id of a net or optimiser: its name in the program
-        self.without_layers: set[Owner] = (
-            set()
-        )  # nets that hold all their parameters themselves, such as the module of a loss
+        # nets that hold all their parameters themselves, such as the module of a loss
+        self.without_layers: set[Owner] = set()
         # The path to a leaf, outermost module first: the class of each module, and its attribute. Only the keys of the inner dict count.
         self.attributes: dict[Leaf, dict[tuple[type[nn.Module], str], None]] = {}
-        self._first: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
+        self._first_values: dict[Leaf, Tensor] = {}  # a sample of the values when the parameter was met
         self._changed: dict[Leaf, EverTrue] = {}
         self._held: set[Leaf] = set()  # leaves of an optimiser that took no step during the diagnosis
         self._searched: set[Leaf] = set()
@@ -45,13 +44,13 @@ class Unheld:
     def look(self, leaves: Iterable[Leaf]) -> None:
         """Note the first values of the parameters, and later whether they have changed. Does not wait for a device."""
         for leaf in leaves:
-            tensor, first = leaf.tensor(), self._first.get(leaf)
+            tensor, first = leaf.tensor(), self._first_values.get(leaf)
             changed = self._changed.setdefault(leaf, EverTrue())
             if tensor is None or changed.is_certain or not has_numbers(tensor):
                 continue
             values = view_of_sample(tensor)
             if first is None:
-                self._first[leaf] = sample(tensor)
+                self._first_values[leaf] = sample(tensor)
             elif first.shape != values.shape or first.dtype != values.dtype or first.device != values.device:
                 changed.add(True)
             else:
@@ -60,7 +59,7 @@ class Unheld:
 
     def is_left_out(self, leaf: Leaf) -> bool:
         """Had it the same values at every look, and is it in no optimiser, not even in one that took no step?"""
-        return leaf in self._first and leaf not in self._held and not self._changed[leaf]
+        return leaf in self._first_values and leaf not in self._held and not self._changed[leaf]
 
     def search(self, leaves: list[Leaf], stepped: set[int], owner_of: Callable[[Leaf], Owner | None]) -> None:
         """Search all objects of Python for those that hold these parameters. It is slow, so each parameter is searched only once.
@@ -97,7 +96,7 @@ class Unheld:
         """Note what the program calls the nets of these leaves and the optimisers, the paths to the leaves, and the nets without layers."""
         owners = {owner for leaf in wanted.values() if (owner := owner_of(leaf)) is not None}
         nets = {id(module): owner for owner in owners if (module := owner.module()) is not None}
-        names = names_in_program({*nets, *stepped}, 4)  # of frames, up to the step
+        names = names_in_program({*nets, *stepped}, depth=4)  # four frames up is the step
         for key in nets.keys() & names.keys():
             nets[key].variable = names[key]
         for owner in nets.values():

@@ -22,6 +22,8 @@ from .norms import Number
 from .tally import note_slice
 
 _STEPS_OF_WIND_UP = 10
+_WOUND_UP_SHARE = 0.5  # of the range of all distances: so much a stretch has to climb
+_RISING_SHARE = 0.8  # of the steps of a stretch raise the distance
 _CLAMPS = ("clamp", "relu")
 _MOST_UNREAD = 512  # steps whose distances may lie unread on a device
 
@@ -35,19 +37,19 @@ class Values(Followed):
         at_low = torch.zeros_like(x, dtype=torch.bool) if low is None else x == low
         self.at_low: Number = torch.count_nonzero(at_low)
         self.at_high: Number = 0 if high is None else torch.count_nonzero((x == high) & ~at_low)
-        self.bounds = _numbers((low, high))
+        self.bounds = _fixed_bounds((low, high))
         names = zip(("low", "high"), (low, high), strict=True)
+        # The two bounds in the source of a call; the name of a bound stands for a tensor.
         self.pair = ", ".join(name if isinstance(bound, Tensor) else repr(bound) for name, bound in names)
         self.has_tensor_bound = isinstance(low, Tensor) or isinstance(high, Tensor)
         # Is it pinned to the installed torch?
         self.is_pinned = edge_family(spelling.form) in entered_contexts.families_left_to_torch()
         self.is_rewritten = entered_contexts.is_replaced(spelling.form)  # by a context, which decides what passes
         self.may_pass = False  # may a gradient pass at this call?
-        self.leaf = self.detached = (
-            0  # the set with the leaf that x is, and the set with the leaf that x was detached from
-        )
-        # Did each call read a leaf itself, between the same bounds, which do not learn? The set of these leaves.
-        self.reads_leaf, self.leaves = False, 0
+        self.leaf = 0  # the set with the leaf that x is; empty if x is no leaf
+        self.detached = 0  # the set with the leaf that x was detached from
+        self.reads_leaf = False  # did each call read a leaf itself, between the same bounds, which do not learn?
+        self.leaves = 0  # the set of the leaves that the calls read
         self.outside: Number = 0  # elements outside, in the steps that count
         self.climb = Climb()
         self._distance: Tensor | None = None  # in this step
@@ -88,7 +90,7 @@ class Values(Followed):
     def runs_away(self) -> bool:
         """Did the values move further outside in ten steps or more, by half of all that they ever moved?"""
         climb = self.climb.update()
-        is_most = climb.last - climb.first >= 0.5 * (climb.highest - climb.lowest)
+        is_most = climb.last - climb.first >= _WOUND_UP_SHARE * (climb.highest - climb.lowest)
         return climb.longest + 1 >= _STEPS_OF_WIND_UP and is_most
 
 
@@ -122,7 +124,7 @@ class Climb:
         rises = number > self._before
         self._steps, self._rises, self._before = self._steps + 1, self._rises + rises, number
         self.lowest, self.highest = min(self.lowest, number), max(self.highest, number)
-        if self._rises < 0.8 * self._steps:
+        if self._rises < _RISING_SHARE * self._steps:
             self._start, self._steps, self._rises = number, 0, 0
         elif rises and self._steps > self.longest and number > self._start:
             self.longest, self.first, self.last = self._steps, self._start, number
@@ -152,7 +154,7 @@ class Clamps:
             elif values.reads_leaf:
                 leaf = self._leaves.upstream_of(args[0]) if nodes.node_of(args[0]) is None else 0
                 values.leaves |= leaf
-                values.reads_leaf = leaf > 0 and _numbers(inputs[1:]) == values.bounds
+                values.reads_leaf = leaf > 0 and _fixed_bounds(inputs[1:]) == values.bounds
             if not is_clamp:
                 return None
             values.add(*inputs)
@@ -190,7 +192,7 @@ class Clamps:
             values.end_step(values.may_pass and values.location in ran_at)
 
 
-def _numbers(bounds: Sequence[Bound]) -> tuple[float | None, ...]:
+def _fixed_bounds(bounds: Sequence[Bound]) -> tuple[float | None, ...]:
     return tuple(None if isinstance(bound, Tensor) else bound for bound in bounds)
 
 

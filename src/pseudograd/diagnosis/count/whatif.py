@@ -35,16 +35,12 @@ _SECOND_ORDER = "the loss reads a gradient that create_graph made under torch's 
 
 @dataclass(frozen=True)
 class Change:
-    """The gradient of one parameter under one what-if. Each number is a mean over the backward passes.
-
-    zero: the share of the gradient that is 0. norm: its norm. cosine: the cosine between this gradient and the gradient of the program,
-    over the passes in which neither of the two is 0; NaN if there is no such pass.
-    """
+    """The gradient of one parameter under one what-if. Each number is a mean over the backward passes."""
 
     parameter: str
-    zero: float
+    zero: float  # the share of its entries that are 0
     norm: float
-    cosine: float
+    cosine: float  # with the gradient of the program, over the passes in which neither is 0; NaN without such a pass
 
 
 class WhatIf:
@@ -61,10 +57,11 @@ class WhatIf:
         return self.replacements[switches[0]] if switches else None
 
     def add(self, comparisons: Mapping[Leaf, Comparison]) -> None:
-        for leaf, row in comparisons.items():
-            cosine = (0.0, 0.0) if math.isnan(row.cosine) else (row.cosine, 1.0)
-            sums = self._sums.setdefault(leaf, [0.0] * 5)
-            sums[:] = [total + value for total, value in zip(sums, (1.0, row.zero, row.norm, *cosine), strict=True)]
+        for leaf, comparison in comparisons.items():
+            cosine = (0.0, 0.0) if math.isnan(comparison.cosine) else (comparison.cosine, 1.0)
+            values = (1.0, comparison.zero, comparison.norm, *cosine)
+            sums = self._sums.get(leaf, [0.0] * len(values))
+            self._sums[leaf] = [total + value for total, value in zip(sums, values, strict=True)]
 
     def answers(self, leaves: Iterable[tuple[int, Leaf]]) -> list[Change]:
         """The changes of these leaves; an empty list if the answer would not be exact."""
@@ -108,14 +105,14 @@ class _Pass:
     def __init__(self) -> None:
         # The gradients of a further pass under torch's own rules; removed when the gradient of the program arrives.
         self.gradients: dict[Leaf, Tensor] = {}
-        self.rows: dict[WhatIf, dict[Leaf, Comparison]] = {}  # the gradients under each question
+        self.comparisons: dict[WhatIf, dict[Leaf, Comparison]] = {}  # the gradients under each question
         self.inexact: dict[WhatIf, set[str]] = {}  # why a question has no answer in this pass
         self.touched: set[WhatIf] = set()  # the questions that change an op at which a gradient arrived
         self.reasons: set[str] = set()  # why none of the questions has an answer
         self.arrived: dict[Leaf, Comparison] = {}  # the gradients of the program
         self.step = 0  # the number of this backward, if the sensitivity is measured
         self.answers: Answers = {}
-        self.is_plain = False  # there is no question, and no node is at a kink
+        self.has_nothing_to_ask = False  # there is no question, and no node is at a kink
 
 
 class WhatIfMeter:
@@ -154,7 +151,7 @@ class WhatIfMeter:
     def begin(
         self, roots: Sequence[object], grads: Sequence[Tensor | None], behind: Sequence[GraphNode], number: int
     ) -> None:
-        """behind: all nodes that a backward from these roots can reach. number: the number of this backward, from 1."""
+        """Run the further passes. behind: all nodes that a backward from these roots can reach. number: that of this backward, from 1."""
         is_due = self.sensitivity is not None and self.sensitivity.is_due(number)
         if not (self.questions or is_due):
             return
@@ -180,7 +177,7 @@ class WhatIfMeter:
     ) -> None:
         kinks = self.sensitivity.find_kinks(behind) if self.sensitivity is not None and current.step else []
         if not (self.questions or kinks):
-            current.is_plain = True
+            current.has_nothing_to_ask = True
             return
         why = further_backward.refusal(behind) or further_backward.why_hooks_forbid(behind)
         if why is not None:
@@ -194,7 +191,8 @@ class WhatIfMeter:
             other = self._group_by_leaf(graph.run(partial(leave_node, question.replacement, touch, reasons.add)))
             if is_second_order and question in current.touched:
                 reasons.add(_SECOND_ORDER)
-            current.rows[question] = {leaf: compare_gradients(other.get(leaf), own) for leaf, own in gradients.items()}
+            comparisons = {leaf: compare_gradients(other.get(leaf), own) for leaf, own in gradients.items()}
+            current.comparisons[question] = comparisons
         if kinks and self.sensitivity is not None:
             current.answers = self.sensitivity.answers(graph, kinks, gradients, self._group_by_leaf)
             current.reasons |= {_SECOND_ORDER} if is_second_order else set()
@@ -207,7 +205,7 @@ class WhatIfMeter:
     def arrived(self, leaf: Leaf, grad: Tensor | None) -> None:
         """The program's own gradient of a leaf arrived."""
         current = self._pass_of_thread()
-        if current is None or current.is_plain or grad is None or not has_numbers(grad):
+        if current is None or current.has_nothing_to_ask or grad is None or not has_numbers(grad):
             return
         if leaf in current.arrived:
             current.reasons.add(f"{leaf.name_or_shape} gets its gradient in several parts")
@@ -228,21 +226,25 @@ class WhatIfMeter:
 
     @harmless("a what-if")
     def end(self, is_complete: bool) -> None:
-        """is_complete: the backward did not raise."""
+        """Add the answers of this backward. is_complete: the backward did not raise."""
         current = self._running.pop(threading.get_ident(), None)
         if current is None or not is_complete:
             return
-        if self.sensitivity is not None and current.step and (current.is_plain or current.arrived or current.reasons):
+        if (
+            self.sensitivity is not None
+            and current.step
+            and (current.has_nothing_to_ask or current.arrived or current.reasons)
+        ):
             with quietly():
                 self.sensitivity.end(current.step, current.reasons, current.answers, current.arrived)
-        if current.is_plain:
+        if current.has_nothing_to_ask:
             return
         self._as_it_is.add(current.arrived)
         for question in self.questions if current.arrived else ():
             question.is_touched |= question in current.touched
             question.inexact |= current.reasons | current.inexact.get(question, set())
-            rows = current.rows.get(question, {})
-            question.add({leaf: row for leaf, row in rows.items() if leaf in current.arrived})
+            comparisons = current.comparisons.get(question, {})
+            question.add({leaf: comparisons[leaf] for leaf in comparisons if leaf in current.arrived})
 
     @property
     def inexact(self) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 _NARROW_SHARE = 0.5  # of the thresholds: if so many never got a gradient, the window is too narrow
+_MOST_OF_QUANTILE = 2**24  # torch.quantile takes no more elements
 _REACHED_SHARE = 0.9  # the advised bandwidth would have reached this share of the thresholds
 
 
@@ -27,8 +28,8 @@ class Windows:
         self._distances = torch.minimum(self._distances, _nearest(x, threshold))
 
     @property
-    def _starve(self) -> Tensor:
-        """The thresholds without any gradient, and with no x nearer than half the bandwidth."""
+    def _are_starving(self) -> Tensor:
+        """The mask of the thresholds without any gradient, and with no x nearer than half the bandwidth."""
         return ~self._had_gradient & (self._distances > self.bandwidth / 2)
 
     @property
@@ -37,7 +38,8 @@ class Windows:
 
     @property
     def starving(self) -> int:
-        return int(torch.count_nonzero(self._starve))
+        """The number of thresholds that starve."""
+        return int(torch.count_nonzero(self._are_starving))
 
     @property
     def is_narrow(self) -> bool:
@@ -46,12 +48,12 @@ class Windows:
     @property
     def distance(self) -> float:
         """The median distance from a threshold that starves to the x that came nearest."""
-        return float(self._distances[self._starve].double().median())
+        return float(self._distances[self._are_starving].double().median())
 
     @property
     def wider(self) -> float:
         """The bandwidth whose rectangle would have reached nine of ten thresholds."""
-        return 2 * float(torch.quantile(self._distances.double().reshape(-1)[: 2**24], _REACHED_SHARE))
+        return 2 * float(torch.quantile(self._distances.double().reshape(-1)[:_MOST_OF_QUANTILE], _REACHED_SHARE))
 
 
 def _nearest(x: Tensor, threshold: Tensor) -> Tensor:

@@ -69,9 +69,11 @@ class Zeros:
                 tally.passed |= leaves
             elif leaves & suspects:
                 tally.zeroed |= leaves
-                factors.update(self._near([before for before, _ in node.next_functions if before not in (None, other)]))
+                factors.update(
+                    self._tallies_behind([before for before, _ in node.next_functions if before not in (None, other)])
+                )
 
-    def _near(self, nodes: list[GraphNode]) -> Iterable[Tally]:
+    def _tallies_behind(self, nodes: list[GraphNode]) -> Iterable[Tally]:
         """The tallies of these nodes, and of the inputs of those that only hand gradients on."""
         for _ in range(_NODES_LOOKED_AT):
             if not nodes:

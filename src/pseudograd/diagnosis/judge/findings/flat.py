@@ -96,7 +96,7 @@ def _describe_way(movers: Sequence[ParameterSteps]) -> str:
 
 def _explain_stale(call: Point, losses: Losses) -> tuple[str, str]:
     """The cause, and the next step."""
-    if losses.again:
+    if losses.repeated:
         place = find_assignment(call, call.expression.partition(".backward")[0])
         making = place[1] if place else "loss = ..."
         return (
