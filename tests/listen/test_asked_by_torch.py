@@ -24,7 +24,12 @@ from ..diagnosis.test_harmless import Doubled
 
 pytestmark = [
     pytest.mark.filterwarnings(f"ignore:{start}")
-    for start in ("The PyTorch API of nested tensors", "torch.chain_matmul is deprecated", "`?torch.jit")
+    for start in (
+        "The PyTorch API of nested tensors",
+        "torch.chain_matmul is deprecated",
+        "`?torch.jit",
+        "Converting a tensor",
+    )
 ]
 
 CONTEXTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
@@ -93,6 +98,24 @@ def encoders_of_which_a_part_evaluates_or_is_frozen() -> object:
         values.append(encoder(torch.randn(2, 5, 16), None, padding))
         values[-1].square().sum().backward()
     return [values, _gradients(frozen), _gradients(learns)]
+
+
+@program_of_the_table
+def attention_that_is_frozen_but_for_an_adapter() -> object:
+    """Torch asks about the weights of the attention alone, of whatever else it has, and whatever mask it gets."""
+    attention, x = nn.MultiheadAttention(16, 2, batch_first=True).eval().requires_grad_(False), torch.randn(2, 5, 16)
+    attention.adapter = nn.Linear(16, 16)
+    values = [
+        attention(x, x, x, key_padding_mask=ALL_PADDING)[0],
+        attention(x, x, x, attn_mask=nn.Parameter(x[0] @ x[1].T)),
+    ]
+    with torch._C.DisableTorchFunction():
+        values += [attention(x, x, x)[0], _encoder().eval().requires_grad_(False)(x, src_key_padding_mask=PADDING)]
+    trace = torch.jit.trace(attention, (x, x, x, PADDING), check_trace=True)
+    nested = torch.nested.nested_tensor(list(x))
+    with pytest.raises(AssertionError) as error:
+        attention.requires_grad_()(nested, nested, nested, need_weights=False)
+    return [values, trace(x, x, x, PADDING), str(error.value)]
 
 
 @program_of_the_table

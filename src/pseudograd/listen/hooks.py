@@ -16,10 +16,10 @@ from types import CodeType, FrameType, MethodType
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode, handle_torch_function
+from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import BackwardHook
 
 from .. import engine
@@ -321,41 +321,45 @@ def find_lost_argument(func: Callable[..., object], kwargs: dict[str, Any]) -> d
 # --- fast paths -------------------------------------------------------------------------------------------------------
 
 # Attention and transformers in evaluation keep torch's fast path under a mode of ours. Torch takes its slow path if a mode of functions is
-# on the stack, and that path returns other values for padded positions. Without derivatives there is nothing to rewrite or to count inside
-# them, so our modes see each of these modules as one call.
+# on the stack, and that path returns other values for padded positions.
+
+_ASKING = {patch.name.rsplit(".", 2)[0] for patch in patches.FAST_PATHS}
 
 
 @functools.lru_cache(maxsize=16)  # a library may put another forward there each time
 def _dispatch(forward: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(forward)
-    def call(module: nn.Module, *args: object, **kwargs: object) -> object:
-        if not is_compiling():
-            take_off_ended()
-        if is_compiling() or not mode_count() or not _may_be_fast(module, args, kwargs):
-            return forward(module, *args, **kwargs)
-        if not all(type(mode).__module__.startswith("pseudograd") for mode in mode_stack()):
-            return forward(module, *args, **kwargs)
-        # It calls `call` again, with one mode less on the stack.
-        return handle_torch_function(call, (), module, *args, **kwargs)
+    def call(*args: object, **kwargs: object) -> object:
+        if is_compiling() or not mode_count():
+            return forward(*args, **kwargs)
+        take_off_ended()
+        with _while_a_module_asks:
+            return forward(*args, **kwargs)
 
     return call
 
 
-def _may_be_fast(module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
-    """Would torch take its fast path without us? Not in training, and not if the call records derivatives.
+def _ask_without_us(has_torch_function: Callable[[object], bool]) -> Callable[[object], bool]:
+    """Torch asks whether a mode or a class sees a call. One of these modules gets the answer that it gets without our modes."""
 
-    An encoder has a fast path of its own only for padding. Whether it takes it depends on its first layer.
-    """
-    layer = module
-    if isinstance(module, nn.TransformerEncoder):
-        if len(args) < 3 and kwargs.get("src_key_padding_mask") is None:
-            return False
-        layer = module.layers[0]
-    values = (*args, *kwargs.values(), *layer.parameters())
-    records = torch.is_grad_enabled() and any(isinstance(value, Tensor) and value.requires_grad for value in values)
-    return not (layer.training or records)
+    def ask(arguments: object) -> bool:
+        modes = mode_stack() if sys._getframe(1).f_globals.get("__name__") in _ASKING else []
+        if not all(type(mode).__module__.startswith("pseudograd") for mode in modes):
+            modes = []
+        try:
+            for _ in modes:
+                torch_private.pop_mode()
+            return has_torch_function(arguments)
+        finally:
+            for mode in modes[mode_count() :]:
+                torch_private.push_mode(mode)
+
+    return ask
 
 
+# Not for longer, because torch.jit.script looks the function up in a table.
+_while_a_module_asks = patches.SharedPatches()
+_while_a_module_asks.replacements[patches.HAS_TORCH_FUNCTION] = _ask_without_us
 patches.in_contexts.replacements.update(dict.fromkeys(patches.FAST_PATHS, _dispatch))
 
 # --- warnings ---------------------------------------------------------------------------------------------------------

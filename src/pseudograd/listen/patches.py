@@ -181,6 +181,11 @@ FAST_PATHS = [
         "transformer.TransformerEncoder",
     )
 ]
+HAS_TORCH_FUNCTION = Patch(
+    "torch.overrides.has_torch_function",
+    "torch keeps its fast path under a mode",
+    "the forward of such a module has ended",
+)
 APPLY = Patch(
     "torch.autograd.Function.apply",
     "notes that code inside a custom Function makes no graph",
