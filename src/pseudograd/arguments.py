@@ -62,7 +62,7 @@ def has_negative_zero(values: Iterable[object]) -> bool:
 
 
 def is_finite(value: float) -> bool:
-    """Is the number neither infinite nor NaN? A compiler can compute this form for a number from `.item()`, which it does not know."""
+    """Is the number neither infinite nor NaN? A compiler can compute value - value for a number from `.item()`, which it does not know."""
     return bool(value - value == 0)
 
 
@@ -118,7 +118,7 @@ def flushes_subnormals() -> bool:
 
 @lru_cache(maxsize=4096)
 def _rounded_to(value: float, dtype: torch.dtype, flushes: bool) -> float:
-    """`flushes` only tells the results apart that lru_cache keeps: the conversion itself obeys the switch."""
+    """flushes: only a part of the key under which lru_cache keeps the result. The conversion itself obeys the processor's switch."""
     value = float(value)
     if dtype is torch.float64 or not math.isfinite(value):
         return value
@@ -162,8 +162,8 @@ def check_integer(op: str, argument: str, value: object) -> None:
         raise TypeError(must(op, argument, "be an integer", value))
 
 
-def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to: str, grows: bool = True) -> None:
-    """`value` must broadcast with `shape`; where `grows` is False, the result must keep `shape`."""
+def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, target: str, grows: bool = True) -> None:
+    """`value` must broadcast with `shape`, that of `target`. If `grows` is False, the result must have `shape`, too."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors then, and reading them leaves a warning in the trace
         return
     if value.shape == shape:
@@ -173,12 +173,12 @@ def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, to
         own, other = value.shape[-back], shape[-back]
         fits = fits and (own == other or own == 1 or (grows and other == 1))
     if not fits:
-        requirement = f"broadcast {'with' if grows else 'to'} {to} of shape {tuple(shape)}"
+        requirement = f"broadcast {'with' if grows else 'to'} {target} of shape {tuple(shape)}"
         raise ValueError(must(op, argument, requirement, tuple(value.shape), "Reshape or expand it"))
 
 
-def check_device(op: str, argument: str, value: Tensor, device: torch.device, to: str) -> None:
-    """`value` must be on this device, or be a 0-d CPU tensor, which torch combines with any device."""
+def check_device(op: str, argument: str, value: Tensor, device: torch.device, target: str) -> None:
+    """`value` must be on this device, that of `target`, or be a 0-d CPU tensor, which torch combines with any device."""
     if value.device != device and not (value.dim() == 0 and value.device.type == "cpu"):
-        requirement, remedy = f"be on {device}, the device of {to}", f"Call .to({str(device)!r}) first"
+        requirement, remedy = f"be on {device}, the device of {target}", f"Call .to({str(device)!r}) first"
         raise ValueError(must(op, argument, requirement, str(value.device), remedy))

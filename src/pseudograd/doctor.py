@@ -16,7 +16,7 @@ from .torch_table.records import EdgeCase
 
 
 def examine() -> dict[str, Any]:
-    """The findings as plain data: versions, a row for each way to call a clamp, a row for each kernel."""
+    """The findings as plain data: versions, an entry for each way to call a clamp, an entry for each kernel."""
     from . import __version__
 
     era = installed_era()
@@ -26,7 +26,7 @@ def examine() -> dict[str, Any]:
         "torch": torch.__version__,
         "era": era,
         "expected_era": era_of(torch.__version__),
-        "forms": [_row(way, others) for way in edge_cases()],
+        "forms": [_describe_case(case, others) for case in edge_cases()],
         "kernels": kernels.status(),
         "compile_over_functorch": engine.registration(),
         "missing_private_names": status(),
@@ -34,15 +34,15 @@ def examine() -> dict[str, Any]:
     }
 
 
-def _row(way: EdgeCase, others: list[str]) -> dict[str, object]:
-    measured = outside_every_mode(lambda: measure(way.f))
-    elsewhere = {name: way.slopes_in(name) for name in others}
+def _describe_case(case: EdgeCase, other_eras: list[str]) -> dict[str, object]:
+    measured = outside_every_mode(lambda: measure(case.f))
+    elsewhere = {era: case.slopes_in(era) for era in other_eras}
     return {
-        "form": way.text,
+        "form": case.text,
         "installed": measured._asdict(),
         "other_eras": {name: slopes._asdict() for name, slopes in elsewhere.items()},
         "changes": any(slopes != measured for slopes in elsewhere.values()),
-        "as_known": measured == way.slopes_in(era_of(torch.__version__)),
+        "as_known": measured == case.slopes_in(era_of(torch.__version__)),
     }
 
 

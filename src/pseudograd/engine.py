@@ -179,7 +179,7 @@ def run_prepared(op: str, x: object, rule: object, edge: object, maximize: objec
         return None
     if dispatch_modes() or transforms_are_active() or in_forward_mode() or is_tracing():
         return None
-    for position in ready.zeros:  # -0.0 has the key of 0.0
+    for position in ready.zero_positions:  # -0.0 has the key of 0.0
         if copysign(1.0, others[position]) < 0:
             return None
     return ready(x)
@@ -300,11 +300,11 @@ class Node(Protocol):
     needs_input_grad: tuple[bool, ...]
     saved_tensors: tuple[Tensor, ...]
     state: tuple[Call, Residual, list[object]]
-    order: int | None  # of the dimensions of x in memory, for a node that saves bits
-    shape: torch.Size  # of y, for forward mode
-    numbers: tuple[float, ...]  # of the rule, for a compiler
-    words: tuple[str, str, str | None]  # that name a call in a graph
-    others: tuple[float | None, ...]
+    order: int | None  # the order of x's dimensions in memory, if the node saves bits
+    shape: torch.Size  # the shape of y, in forward mode
+    numbers: tuple[float, ...]  # the parameters of the rule that are numbers, under a compiler
+    words: tuple[str, str, str | None]  # op, rule and edge, which name the call in a graph
+    others: tuple[float | None, ...]  # the inputs behind x
 
     def save_for_backward(self, *tensors: object) -> None: ...
 
@@ -325,9 +325,9 @@ def _remember(ctx: Node, call: Call, residual: Residual, saved: Saved) -> None:
 
 def _recall(ctx: Node, unpacked: tuple[Tensor, ...] | None = None) -> list[Any]:
     """The saved values in their order. unpacked: `saved_tensors`, if the caller has read them, which a checkpoint allows only once."""
-    *_, others = ctx.state
+    *_, values = ctx.state
     tensors = ctx.saved_tensors if unpacked is None else unpacked
-    return [other if tensor is None else tensor for tensor, other in zip(tensors[::-1], others)]  # noqa: B905  of one length
+    return [value if tensor is None else tensor for tensor, value in zip(tensors[::-1], values)]  # noqa: B905  of one length
 
 
 def call_of(node: object) -> Call | None:
@@ -351,10 +351,10 @@ def saved_inputs_of(node: Any, primitive: Primitive) -> tuple[Call, list[Any]] |
 
 
 def _forward_mode_error(call: Call, why: str = "the rule reads the incoming gradient") -> NotImplementedError:
-    linear = [name for name, rule in call.primitive.rules.items() if rule.is_linear]
-    other = f", or a rule that is linear in grad: {', '.join(linear)}" if linear else ""
-    edge = "".join(f" (with an edge other than {edge!r})" for edge in call.primitive.edges if edge_reads_grad(edge))
-    return NotImplementedError(f"{call.label}: forward mode must not be used, {why}. Use reverse mode{other}{edge}.")
+    linear_rules = [name for name, rule in call.primitive.rules.items() if rule.is_linear]
+    advice = f", or a rule that is linear in grad: {', '.join(linear_rules)}" if linear_rules else ""
+    advice += "".join(f" (with an edge other than {edge!r})" for edge in call.primitive.edges if edge_reads_grad(edge))
+    return NotImplementedError(f"{call.label}: forward mode must not be used, {why}. Use reverse mode{advice}.")
 
 
 # --- the lowerings ----------------------------------------------------------------------------------------------------
@@ -427,16 +427,17 @@ PseudogradInPlace = _InPlace.Pseudograd
 class ReadyCall:
     """A prepared call, as a function of x that runs one of three autograd Functions of x alone: further arguments would cost time.
 
-    Each Function is made at its first use, because a program may clamp between other numbers at every step. hides_backward: is the backward
-    hidden from all modes of functions? True for a rewritten call: torch enters the mode again for the backward, where the mode would see
-    every access to an attribute.
+    Each Function is made at its first use, because a program may clamp between other numbers at every step.
+
+    hides_backward: is the backward hidden from all modes of functions? True for a rewritten call: torch enters the mode again for the
+        backward, where the mode would see every access to an attribute.
     """
 
     def __init__(self, recipe: Prepared, hides_backward: bool = False) -> None:
         self.recipe, self.hides_backward, self.is_linear = recipe, hides_backward, recipe.call.is_linear
-        self.zeros = [position for position, value in enumerate(recipe.others) if value == 0]
+        self.zero_positions = [position for position, value in enumerate(recipe.others) if value == 0]
         self.coded, self.pays = recipe.coded, recipe.pays
-        self.only_few_elements, self.takes_any_layout = recipe.only_few_elements, recipe.takes_any_layout
+        self.takes_only_few_elements, self.takes_any_layout = recipe.takes_only_few_elements, recipe.takes_any_layout
 
     def __call__(self, x: Tensor) -> Tensor | None:
         try:
@@ -452,7 +453,7 @@ class ReadyCall:
                 return self.apply_saving_x(x)
             if self.coded is not None and self.pays(x):
                 return self.apply_saving_code(x)
-            return None if self.only_few_elements else self.apply_saving_x(x)
+            return None if self.takes_only_few_elements else self.apply_saving_x(x)
         except RuntimeError:  # the operators take neither sparse tensors nor those of another backend
             return None
 
@@ -467,7 +468,7 @@ class ReadyCall:
 
     @cached_property
     def apply_saving_x(self) -> Callable[[Tensor], Tensor]:
-        make = _function_saving_nothing if self.recipe.passes else _function_saving_x
+        make = _function_saving_nothing if self.recipe.passes_grad else _function_saving_x
         return _make_apply(make(self.recipe), self.hides_backward)
 
     @cached_property
@@ -635,13 +636,13 @@ def _function_saving_tensors(recipe: PreparedBetween) -> type[Function]:
 
 
 def _function_saving_code(
-    of_call: Call, coded: Coded, inputs_of: Callable[[Sequence[Any]], list[Any]]
+    coded_call: Call, coded: Coded, inputs_of: Callable[[Sequence[Any]], list[Any]]
 ) -> type[Function]:
-    """inputs_of: the inputs of the call, from one value for each of its tensors."""
+    """inputs_of: as `PreparedBetween.inputs`."""
     encode, decode, settings_of_tensors = coded.encode, coded.decode, coded.settings
 
     class Pseudograd(Function):
-        call = of_call  # read by `call_of` alone
+        call = coded_call  # read by `call_of` alone
 
         @staticmethod
         def forward(ctx: Node, *tensors: Tensor) -> Tensor:
@@ -666,7 +667,7 @@ def _function_saving_code(
                 except NotImplementedError:  # the operators take no sparse grad, and none of another backend
                     pass
             wanted = inputs_of(wants)
-            gradients = _pull(grad, [code, ctx.order, coded.code], tuple(map(bool, wanted)), of_call, coded.residual)
+            gradients = _pull(grad, [code, ctx.order, coded.code], tuple(map(bool, wanted)), coded_call, coded.residual)
             return tuple(gradient for gradient, want in zip(gradients, wanted, strict=True) if want is not None)
 
     return Pseudograd
@@ -885,21 +886,24 @@ def _run_in_graph(
         return None
     if not _is_ours(op, rule, edge, tuple([value is not None for value in others])):
         return None
-    if None not in others and len(others) == 2 and not others[0] <= others[1]:  # min and max
+    if None not in others and len(others) == 2 and not others[0] <= others[1]:  # crossed bounds are an error
         return None
     return PseudogradInGraph.apply(x, op, rule, edge, *others)
 
 
 @constant_result
 def _is_ours(op: str, rule: str, edge: str | None, are_given: tuple[bool, ...]) -> bool:
-    """Is the row of this rule one of ours, which cannot change, and does it serve such a call? Dynamo runs this function in tracing."""
+    """Is the rule ours, so that its row cannot change, and does it serve a call with this edge and these inputs?
+
+    are_given: for each input behind x, is it other than None? Dynamo runs this function while it traces.
+    """
     _register_at_last()
-    row, inputs = OPS[op].rules.get(rule), OPS[op].inputs
-    if row is None or row.is_from_user or edge not in (OPS[op].edges or (edge,)) or None in row.parameters.values():
+    row, inputs, edges = OPS[op].rules.get(rule), OPS[op].inputs, OPS[op].edges
+    if row is None or row.is_from_user or None in row.parameters.values() or (edges and edge not in edges):
         return False
     if inputs == BOUNDED:
         return all(are_given) if row.requires else any(are_given)
-    return len(inputs) == len(are_given) + 1 <= 2
+    return len(inputs) <= 2 and len(inputs) == len(are_given) + 1
 
 
 def _after_grad(grad: Tensor, inputs: list[object]) -> list[object]:

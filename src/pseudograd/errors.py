@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from .public_names import public_path
 
-LONGEST_LIST = 1_000  # characters
+LONGEST_LIST, LONGEST_VALUE = 1_000, 80  # characters
 
 
 def must(where: str, argument: str, requirement: str, got: object, remedy: str | None = None) -> str:
@@ -19,7 +19,7 @@ def must(where: str, argument: str, requirement: str, got: object, remedy: str |
 
 
 def not_installed(where: str, packages: str, extra: str) -> ImportError:
-    """The error for packages that only a part of the library needs. extra: the one of pyproject.toml that installs them."""
+    """The error for packages that only a part of the library needs. extra: the extra of pyproject.toml that installs these packages."""
     return ImportError(f'{where}: {packages} must be installed, got none. Run pip install "pseudograd[{extra}]".')
 
 
@@ -28,7 +28,7 @@ def describe_value(value: object) -> str:
     if not _is_traced(value) and hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"a {type(value).__name__} of {value.dtype} and shape {tuple(value.shape)}"
     text = " ".join(repr(value).split())
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 3]}..."
 
 
 def _is_traced(value: object) -> bool:
@@ -46,7 +46,7 @@ class UnknownNameError(ValueError, KeyError):
 def unknown_name(
     where: str, argument: str, allowed: Iterable[object], got: object, hint: str | None = None
 ) -> UnknownNameError:
-    """The error for `got`. It proposes the closest allowed name if there is no hint, and cuts a list of more than a screen."""
+    """The error for the name `got`, with the hint or else the closest allowed name. A list longer than LONGEST_LIST is cut."""
     names = sorted(map(str, allowed))
     listed = ", ".join(names)
     if len(listed) > LONGEST_LIST:

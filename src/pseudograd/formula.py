@@ -54,13 +54,16 @@ def pull_dense(
     if not (call.rule.compares and call.keeps(wants)):
         return call.pull(grad, tuple(inputs), None, wants, numbers)
     y = call.primitive.forward(*inputs)
-    operands = tuple(
-        value.to(y.dtype) if isinstance(value, Tensor) else rounded(value, y) if is_number(value) else value
-        for value in inputs
-    )
+    operands = tuple([_cast_or_round(value, y) for value in inputs])
     if is_compiling() and y.dtype.itemsize == 2 and call.primitive.inputs == BOUNDED:
         y = torch.clamp(*operands)  # type: ignore[call-overload]  # to the rounded bounds: Inductor fuses what it rounds into what it does not
     return call.pull(grad, operands, y, wants, numbers)
+
+
+def _cast_or_round(value: object, y: Tensor) -> object:
+    if isinstance(value, Tensor):
+        return value.to(y.dtype)
+    return rounded(value, y) if is_number(value) else value
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from .record import Record
 
 
 class Interval(NamedTuple):
-    """The numbers from low to high, one of which may be infinite. has_low, has_high: does it contain its ends? NaN is in no interval."""
+    """The numbers from low to high, one of which may be infinite. has_low, has_high: does the interval contain this end? NaN is in none."""
 
     low: float
     high: float
@@ -38,9 +38,11 @@ class Interval(NamedTuple):
 class Steps(Record):
     """The gradient is grad times one of a few slopes, so a call need only save the code of each element.
 
-    slopes: by code, 2**bits of them. Where the slope is 0 the gradient is 0, whatever grad is. planes(x): the codes as bool tensors, the
-    lowest bit first. Kernels read one of two more fields. thresholds: the code is the number of thresholds that x is above (NaN is above
-    all). interval: the code says whether x is in the interval; half precision is compared as float32.
+    slopes: the slope of each code, 2**bits in all. Where the slope is 0 the gradient is 0, whatever grad is.
+    planes(x): the codes as bool tensors, the lowest bit first.
+    Kernels read one of these two instead of `planes`:
+        thresholds: the code is the number of thresholds that x is above (NaN is above all).
+        interval: the code says whether x is in the interval; half precision is compared as float32.
     """
 
     slopes: tuple[float, ...]
@@ -67,8 +69,12 @@ class Curve(NamedTuple):
 class Formula(NamedTuple):
     """A formula that the C code has for an op whose rule is more than a slope for each region: `formula_block` in native/blocks.h.
 
-    It reads x, or of_x(x), and the tensors behind x; b_of_x(x) may stand for the second one. low, high: the range that the `sides` of the
-    row speak of. numbers: as rules.h names them; by default the one in place of an absent tensor. curve: the slope of a step.
+    The formula reads x and the tensors behind x.
+    low, high: the range that the `sides` of the row speak of.
+    numbers: as rules.h names them; for most formulas the number in place of an absent tensor.
+    curve: the slope of a step.
+    of_x(x): read in place of x.
+    b_of_x(x): read in place of the second tensor behind x.
     """
 
     name: Literal["loss", "grid", "jump", "jump and back", "surrogate", "room"]
@@ -121,11 +127,11 @@ Side = Slope | Constant
 Sides = tuple[Side, Side]  # what x gets below the range, and above it
 ALL, NOTHING = Slope(1.0, 1.0), Slope(0.0, 0.0)
 INWARD: Sides = Slope(0.0, 1.0), Slope(1.0, 0.0)
-SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # what x gets of grad exactly at the edge
+SHARES = {"closed": 1.0, "open": 0.0, "half": 0.5}  # by edge: the share of grad that x gets exactly at a bound
 
 
 def edge_reads_grad(edge: object) -> bool:
-    """Does x at the edge get a share of grad that depends on the sign of grad?"""
+    """Does x get, at a bound, a share of grad that depends on the sign of grad?"""
     return isinstance(edge, str) and edge not in SHARES
 
 
@@ -184,9 +190,11 @@ class Split(NamedTuple):
 class Pieces(NamedTuple):
     """A split of grad for every region of x and its two bounds; an absent bound counts as an infinity.
 
-    below to above: where min < max. *_point: where min and max are equal. *_crossed: where min > max; x is then below, at or above max.
-    below_nan, above_nan, with_nan: a bound is NaN; x is below the other bound, above it, or neither (x may be NaN). nan, nan_crossed: x is
-    NaN, and no bound is.
+    below, at_min, inside, at_max, above: min < max.
+    *_point: min and max are equal.
+    *_crossed: min > max; x is below, at or above max.
+    below_nan, above_nan, with_nan: a bound is NaN; x is below the other bound, above it, or neither (x may be NaN).
+    nan, nan_crossed: x is NaN, and no bound is.
     """
 
     below: Split
@@ -222,7 +230,7 @@ def pieces_of_sides(sides: Sides, edge: object, maximize: bool = False) -> Piece
     x = (sides[0], sides[1], at_min, at_max)
     below, above, at_min, at_max = map(_ascent, x) if maximize else x
     rest = 0.0 if share is None else 1.0 - share
-    return Pieces(*[ALL_TO_X] * 16)._replace(
+    return Pieces(*[ALL_TO_X] * len(REGIONS))._replace(
         below=Split(below, min=1.0),
         at_min=Split(at_min, min=rest),
         at_max=Split(at_max, max=rest),
@@ -237,13 +245,14 @@ def pieces_of_sides(sides: Sides, edge: object, maximize: bool = False) -> Piece
 
 
 def _ascent(side: Side) -> Side:
+    """The side for maximize: what x gets of grad is -side(-grad)."""
     return Slope(side.negative, side.positive) if isinstance(side, Slope) else Constant(-side.value)
 
 
 def pieces_of_numbers(share: float, has_min: bool, has_max: bool) -> Pieces:
-    """x gets all of grad inside, this share of it at a bound, and nothing elsewhere; so an x that is NaN gets nothing."""
+    """x gets all of grad inside, this share of grad at a bound, and nothing elsewhere, not even where x is NaN."""
     at = Split(share)
-    return Pieces(*[TO_NOBODY] * 16)._replace(
+    return Pieces(*[TO_NOBODY] * len(REGIONS))._replace(
         at_min=at if has_min else ALL_TO_X, inside=ALL_TO_X, at_max=at if has_max else ALL_TO_X, at_point=at
     )
 

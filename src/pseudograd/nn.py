@@ -40,7 +40,7 @@ class _Layer(Module):
         for name, value in bound.arguments.items():
             self._store_option(name, value)
         with torch.no_grad():
-            type(self)._op(self._any_input(), **self._options_now())  # raises the op's own errors for bad options
+            type(self)._op(self._any_input(), **self._current_options())  # raises the op's own errors for bad options
 
     def _store_option(self, name: str, value: object) -> None:
         if isinstance(value, Tensor) and not isinstance(value, Parameter):
@@ -51,19 +51,19 @@ class _Layer(Module):
         else:
             setattr(self, name, value)
 
-    def _options_now(self) -> dict[str, Any]:
+    def _current_options(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._options}
 
     def _any_input(self) -> Tensor:
         """One element that fits any bound, on the device of the bounds. For a threshold, which must not make x larger, its shape."""
-        tensors = [value for value in self._options_now().values() if isinstance(value, Tensor)]
+        tensors = [value for value in self._current_options().values() if isinstance(value, Tensor)]
         if "threshold" in self._options and tensors:
             return torch.zeros_like(tensors[0])
         return torch.zeros((), device=tensors[0].device if tensors else None)
 
     def forward(self, x: Tensor) -> Any:
         op = getattr(ops, type(self)._op.__name__)  # looked up, because torch.fx exchanges it there while it traces
-        return op(x, **self._options_now())
+        return op(x, **self._current_options())
 
     def extra_repr(self) -> str:
         """The options as a program writes them; a tensor by its kind and shape, because its values would wait for the device."""
@@ -71,7 +71,7 @@ class _Layer(Module):
             name: f"{type(value).__name__} of shape {tuple(value.shape)}"
             if isinstance(value, Tensor)
             else describe_value(value)
-            for name, value in self._options_now().items()
+            for name, value in self._current_options().items()
             if value is not None and value is not False
         }
         return ", ".join(f"{name}={text}" for name, text in shown_options.items())
@@ -175,10 +175,10 @@ class FakeQuantize(_Layer):
 
     Args:
         scale, zero_point: number, tensor, or `nn.Parameter`, which is learned; along `axis` one per channel. Nothing keeps a learned
-            scale above 0, as nothing does in the paper: `optim.project(optimizer, {layer.scale: (1e-6, None)})` does.
+            scale above 0, in the paper neither: add `optim.project(optimizer, {layer.scale: (1e-6, None)})`.
         quant_min, quant_max, axis, rule, edge, maximize: as in `pseudograd.fake_quantize`.
-        use_grad_scaling: multiply the gradients of scale and zero_point by 1 / sqrt(x.numel() * quant_max). Their steps then are as
-            large, for their size, as those of weights. Name and formula are those of torch's own learnable fake quantizer.
+        use_grad_scaling: multiply the gradients of scale and zero_point by 1 / sqrt(x.numel() * quant_max). Then their steps, relative
+            to their values, are about as large as those of weights. Name and formula are from torch's own learnable fake quantizer.
     Shape: that of x.
     Example:
         >>> FakeQuantize(torch.nn.Parameter(torch.tensor(0.5)), quant_min=-4, quant_max=3)
@@ -217,7 +217,7 @@ class FakeQuantize(_Layer):
         return cls(scale, 0, quant_min, quant_max, axis=axis, **{"use_grad_scaling": True, **options})
 
     def forward(self, x: Tensor) -> Tensor:
-        options = self._options_now()
+        options = self._current_options()
         if self.use_grad_scaling:
             factor = (x.numel() * self.quant_max) ** -0.5
             for name in ("scale", "zero_point"):
@@ -245,8 +245,8 @@ class VectorQuantize(_Layer):
     The task's loss gives the codebook no gradient: add `commitment_loss(x, codes)` and `codebook_loss(x, layer.codebook, indices)`.
 
     Args:
-        codes: how many there are.
-        dim: the length of each.
+        codes: the number of codes.
+        dim: the length of each code.
         rule: as in `pseudograd.codebook.vector_quantize`.
     Shape: x (..., dim) to codes (..., dim) and indices (...).
     Example:

@@ -34,11 +34,12 @@ def project(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> RemovableHan
         optimizer: any torch.optim.Optimizer; foreach, fused and closures included.
         bounds: {parameter: (min, max)} for parameters in its groups; numbers, tensors that broadcast to the parameter, or None on one
             side. Tensors are read at every step, so that a bound may move. Where a tensor min exceeds max, p = max. NaN stays NaN.
-            Of a sharded parameter (FSDP2) the bound has the whole shape: the same tensor on every rank, or a DTensor.
+            A bound of a sharded parameter (FSDP2) has the shape of the whole parameter: the same tensor on every rank, or a DTensor.
     Returns: a handle: `handle.remove()` ends the projection, and so does leaving `with project(...)`. Copies of the optimiser
         (deepcopy, pickle) do not project, as with every hook of torch: call `project` on the copy.
-    Raises: TypeError if optimizer is no torch optimiser, a key no real parameter of it, or a bound no number or tensor; ValueError if
-        bounds are empty or a pair is none, both are None, a number is NaN, min > max (numbers only), or a shape does not broadcast.
+    Raises: TypeError if optimizer is no torch optimiser, bounds are no dictionary, a key is no real tensor, or a bound is neither number
+        nor tensor; ValueError if bounds are empty, a key is in no group of the optimiser, a value is no pair, both its bounds are None,
+        a number is NaN, min > max (numbers only), or a tensor does not broadcast to its parameter.
     Example:
         >>> p = torch.nn.Parameter(torch.tensor([0.5, 0.5]))
         >>> optimizer = torch.optim.SGD([p], lr=1.0)
@@ -47,7 +48,7 @@ def project(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> RemovableHan
         tensor([0.0000, 0.7500])
     Source: gradient projection, Goldstein (1964), Levitin & Polyak (1966).
     """
-    bounded = _checked(optimizer, bounds)
+    bounded = _check_bounds(optimizer, bounds)
     _clamp(bounded)
 
     def after_step(optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -80,7 +81,7 @@ def _clamp_side(bounded: Bounded, side: int, clamp_all: Callable[..., None] | No
 
 
 def _bound_on_device(p: Tensor, bound: Tensor) -> Tensor:
-    """The bound on the device of p; for a sharded p (a DTensor, which torch 2.8 clamps by no tensor) that for this rank's part."""
+    """The bound on the device of p. If p is sharded (a DTensor, which torch 2.8 clamps by no tensor): the bound of this rank's part."""
     bound = bound.to(p.device)
     if not hasattr(p, "device_mesh"):
         return bound
@@ -92,7 +93,7 @@ def _bound_on_device(p: Tensor, bound: Tensor) -> Tensor:
     return local(bound.redistribute(placements=p.placements))  # type: ignore[attr-defined]
 
 
-def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Bounded:
+def _check_bounds(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Bounded:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(must("project", "optimizer", "be a torch.optim.Optimizer", optimizer))
     if not isinstance(bounds, Mapping):
@@ -100,17 +101,17 @@ def _checked(optimizer: Optimizer, bounds: Mapping[Leaf, Bounds]) -> Bounded:
     if not bounds:
         raise ValueError(must("project", "bounds", "name a parameter", bounds))
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    return [(p, _checked_pair(p, pair, id(p) in own)) for p, pair in bounds.items()]
+    return [(p, _check_pair(p, pair, id(p) in own)) for p, pair in bounds.items()]
 
 
-def _checked_pair(p: Tensor, pair: Bounds, is_own: bool) -> Bounds:
+def _check_pair(p: Tensor, pair: Bounds, is_own: bool) -> Bounds:
     check_tensor("project", "parameter", p, "Name the parameter itself")
     if not is_own:
         remedy = "Name the parameter itself, and add its group before this call"
         raise ValueError(must("project", "parameter", "be in a group of the optimizer", p, remedy))
     if not isinstance(pair, Iterable) or isinstance(pair, (str, Tensor)) or len(tuple(pair)) != 2:
         raise ValueError(must("project", "bounds", "be pairs (min, max)", pair))
-    low, high = (_checked_bound(p, name, bound) for name, bound in zip(("min", "max"), pair, strict=True))
+    low, high = (_check_bound(p, name, bound) for name, bound in zip(("min", "max"), pair, strict=True))
     if low is None and high is None:
         raise ValueError("project: one of min and max must be given, got None for both. Give at least one bound.")
     if is_number(low) and is_number(high) and low > high:
@@ -118,7 +119,7 @@ def _checked_pair(p: Tensor, pair: Bounds, is_own: bool) -> Bounds:
     return low, high
 
 
-def _checked_bound(p: Tensor, name: str, bound: object) -> Bound:
+def _check_bound(p: Tensor, name: str, bound: object) -> Bound:
     if isinstance(bound, Tensor):
         check_tensor("project", name, bound)
         check_broadcast("project", name, bound, p.shape, "the parameter", grows=False)

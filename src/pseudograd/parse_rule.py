@@ -23,13 +23,13 @@ def parsed(op: Op, text: str, argument: str) -> tuple[RuleLike, Edge | None]:
     name, values, edge = match["name"], match["given"], match["edge"]
     rule: RuleLike = name
     if values and values.strip() and name in op.rules:
-        rule = RuleObject(name, _parameters(op.rules[name], items(values)))
+        rule = RuleObject(name, _parse_parameters(op.rules[name], items(values)))
     call = make_call(op, rule, op.default_edge if edge is None else edge)
     return rule, edge and call.edge
 
 
-def _parameters(rule: Rule, texts: list[str]) -> tuple[tuple[str, float], ...]:
-    """Values by name, or in the order in which the rule lists its parameters."""
+def _parse_parameters(rule: Rule, texts: list[str]) -> tuple[tuple[str, float], ...]:
+    """Parse KEY=VALUE, or VALUE for the parameter at the same position in the rule's list."""
     if len(texts) > len(rule.parameters):
         allowed = f"be at most {len(rule.parameters)}" if rule.parameters else "be absent"
         raise ValueError(must(rule.name, "parameters", allowed, ", ".join(texts)))
@@ -41,11 +41,11 @@ def _parameters(rule: Rule, texts: list[str]) -> tuple[tuple[str, float], ...]:
             raise unknown_name(rule.name, "parameter", rule.parameters, key)
         if key in parameters:
             raise ValueError(must(rule.name, key, "be given once", ", ".join(texts)))
-        parameters[key] = _number(rule, key, value)
+        parameters[key] = _parse_number(rule, key, value)
     return tuple(parameters.items())
 
 
-def _number(rule: Rule, key: str, text: str) -> float:
+def _parse_number(rule: Rule, key: str, text: str) -> float:
     if rule.parameters[key] is None:
         raise ValueError(must(rule.name, key, "be a function, which only Python can name", text))
     try:

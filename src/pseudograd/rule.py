@@ -52,22 +52,25 @@ class Rule(Record):
     A rule that `compares` also gets y, and its inputs as torch compared them for y: cast, and rounded to the dtype of y.
 
     is_linear: is the formula linear in grad? With an edge that reads grad, the rule is linear only if it also `ignores_edge`.
-    keeps: the names of the inputs that pull reads; or a function of `wants` that returns them.
+    keeps: the names of the inputs that pull reads; or a function of `wants` that returns these names.
     translates: names of other libraries for this rule, separated by spaces.
     choices: the allowed integers of a parameter.
     The next fields are the geometry of the rule, for kernels, texts and audit. Each is a function of the parameters:
-        steps(*inputs behind x): the few slopes of the rule; None for some parameters. curve: how the slope falls with |x|.
+        steps(*inputs behind x): the few slopes of the rule; None for some parameters.
+        curve: how the slope falls with |x|.
         sides: what x gets below a range and above it; the edge says what x gets at a bound.
         find_range(*inputs behind x): the bounds of x and the pieces, if the row says what x and both bounds get.
         find_formula(*inputs behind x, **parameters): the formula of the C code, if the other fields do not say enough; or None.
         regions: for an op that is no clamp: two numbers, perhaps equal, and the pieces that say what x gets below, between and above.
     is_long: the formula is element-wise and takes several steps, each of the size of x.
     colour: in figures; rules of the same name share it.
-    requires: the inputs that must be given. jumps: the x where the slope jumps, for the given parameters.
+    requires: the names of the inputs that must not be None.
+    jumps: the x where the slope jumps, for the given parameters.
     ulps: the largest difference of two computations, in units in the last place: 0 if every device rounds alike, more for exp or tanh.
-        cancels: the units are those of grad, because the slope crosses 0 as a sum of larger numbers.
-    is_from_user: the rule calls a user's function. Its parameters have names of the user's choice, so pull, reference and jumps get them as
-        one mapping, `settings`. author: that function, if it was registered.
+    cancels: are `ulps` counted in units of grad? True for a slope that crosses 0 as a sum of larger numbers.
+    is_from_user: does the rule call a user's function? The user chose the names of the parameters, so pull, reference and jumps get all
+        parameters as one mapping, `settings`.
+    author: the name of the user's function, if `register_rule` registered it.
     """
 
     name: str
@@ -131,14 +134,20 @@ class Sample(Record):
 
 
 class Picture(Record):
-    """How an op is drawn: its inputs behind x, the x of its edge, the x where its values jump, and the range of x."""
+    """How an op is drawn.
+
+    others: the inputs behind x.
+    edges: the x at its bounds.
+    jumps: the x where its values jump.
+    low, high: the range of x.
+    of(x): all inputs, if they are not x followed by `others`.
+    """
 
     others: tuple[Any, ...] = ()
     edges: tuple[float, ...] = ()
     jumps: tuple[float, ...] = ()
     low: float = -2.0
     high: float = 2.0
-    # All inputs, made from the x of the picture, if they are not x followed by `others`.
     of: Callable[[Tensor], tuple[object, ...]] | None = None
 
 
@@ -152,7 +161,8 @@ class Primitive(Record, kw_only=True):
     through(pull): a rule's pull for the inputs of this primitive, if the rule is written for other inputs.
     saves: "rule": what the rule reads. "as torch": what torch's op of these inputs saves, because a rewritten call may not save more.
         "a copy": the same, with a copy of the input, because torch's op keeps nothing of it and a program may change it afterwards.
-    either_is: of a maximum of two inputs "min", of a minimum "max": each input bounds the other. In backward x is the one with a gradient.
+    either_is: for an op whose two inputs bound each other: "min" for their maximum, "max" for their minimum. In backward, x is the input
+        that gets a gradient.
     find_grid(*inputs behind x): of an op that clamps x on a grid of whole numbers: 1 / step, the place of 0, min, max and the step in
         float32; None where float32 cannot hold them all.
     """
@@ -179,19 +189,21 @@ class Primitive(Record, kw_only=True):
 
 
 class Adapter(NamedTuple):
-    """How a user's formula becomes a rule of an op. takes: the names of its arguments. trial: arguments for one call that checks it."""
+    """How a user's formula becomes a rule of an op. trial: makes arguments for one call that checks the formula."""
 
     make_rule: Callable[..., Rule]
-    takes: tuple[str, ...]
+    arguments: tuple[str, ...]  # the names of those of the formula
     trial: Callable[[], tuple[Any, ...]]
 
 
 class Op(Primitive, kw_only=True):
     """A primitive with a public function.
 
-    public takes the inputs by position, and rule, edge and maximize by name. plain_torch: the same values by torch alone, if `forward` does
-    more. has_outside: the formulas of its rules take y and the bounds, and give the gradient of x outside the range.
-    gradient_to: the input that the gradient of the rule goes to. formula_of: the input whose gradient the formulas of its rules give.
+    public: takes the inputs by position, and rule, edge and maximize by name.
+    plain_torch: the same values by torch alone, if `forward` does more.
+    has_outside: do the formulas of the rules take y and the bounds, and give the gradient of x outside the range?
+    gradient_to: the input that the gradient of the rule goes to.
+    formula_of: the input whose gradient the formulas of the rules give.
     """
 
     public: Callable[..., Tensor]
@@ -207,15 +219,13 @@ class Op(Primitive, kw_only=True):
 
 
 class Call:
-    """A primitive with its rule, edge and direction, as the engine runs it. spec: names the call in constants that a graph can hold.
-    parameters: the keywords of the rule's functions.
-    """
+    """A primitive with its rule, edge and direction, as the engine runs it. parameters: the keywords of the rule's functions."""
 
     __slots__ = (
-        "_keeps",
+        "_kept_names",
         "_pieces",
         "_pull",
-        "_values",
+        "_values_in_order",
         "admitted",
         "edge",
         "is_about_range",
@@ -243,24 +253,24 @@ class Call:
         self.is_about_range = rule.sides is not None and primitive.inputs == BOUNDED
         self.served: Any = None  # the residuals and kernels that serve the call, as `kernels` remembers them
         self.admitted: set[tuple[object, ...]] = set()  # arguments that have passed the op's checks
-        ordered = [parameters[key] for key in rule.parameters]
-        self._values = [(value.key or value.call) if isinstance(value, UserFunction) else value for value in ordered]
+        values = [parameters[key] for key in rule.parameters]
+        self._values_in_order = [(v.key or v.call) if isinstance(v, UserFunction) else v for v in values]
         self._pull = primitive.through(rule.pull) if primitive.through else rule.pull
-        self._keeps: tuple[str, ...] | None = None  # what `keeps` returns, unless it depends on `wants`
+        self._kept_names: tuple[str, ...] | None = None  # what `keeps` returns, unless it depends on `wants`
         if primitive.saves == "as torch":
-            self._keeps = primitive.inputs
+            self._kept_names = primitive.inputs
         elif primitive.saves == "rule" and isinstance(rule.keeps, tuple):
-            self._keeps = rule.keeps
+            self._kept_names = rule.keeps
 
     @property
     def arguments(self) -> dict[str, object]:
         """The rule's parameters in the order of its row; a function by its key."""
-        values = [key_of(value) if callable(value) else value for value in self._values]
+        values = [key_of(value) if callable(value) else value for value in self._values_in_order]
         return dict(zip(self.rule.parameters, values))  # noqa: B905  Dynamo on torch 2.8
 
     @property
     def spec(self) -> tuple[object, ...]:
-        """The primitive, rule, edge, maximize and each parameter of the rule, in one flat tuple, as a graph wants it."""
+        """The primitive, rule, edge, maximize and each parameter of the rule, as one flat tuple of constants, which a graph can hold."""
         return self.primitive.name, self.rule.name, self.edge, self.maximize, *self.arguments.values()
 
     @property
@@ -297,7 +307,7 @@ class Call:
         wants: Wants,
         numbers: dict[str, float] | None = None,
     ) -> Gradients:
-        """The rule's gradients; with maximize -rule(-grad). numbers: replace parameters."""
+        """The rule's gradients; with maximize -rule(-grad). numbers: values that replace parameters of the same names."""
         parameters = {**self.parameters, **numbers} if numbers else self.parameters
         if self.rule.compares:
             parameters = {**parameters, "y": y}
@@ -308,8 +318,8 @@ class Call:
 
     def keeps(self, wants: Wants) -> tuple[str, ...]:
         """The names of the inputs that backward needs."""
-        if self._keeps is not None:
-            return self._keeps
+        if self._kept_names is not None:
+            return self._kept_names
         names = self.rule.inputs_read(wants)
         return self.primitive.inputs if names and self.primitive.saves == "a copy" else names
 
@@ -318,9 +328,9 @@ OPS: dict[str, Op] = {}
 PRIMITIVES: dict[str, Primitive] = {}  # the ops, and what `rewrite` runs in place of torch's own functions
 _by_spec: dict[tuple[object, ...], Call] = {}
 _by_request: dict[tuple[object, ...], Call] = {}
-# By the arguments of a public call: how to run it, or False if no kernel serves it. By an entered context: the table of its calls.
+# Two kinds of entries. By the arguments of a public call: how to run it, or False if no kernel serves it. By an entered context: its calls.
 prepared: dict[Any, Any] = {}
-_REMEMBERED = 1000  # calls in each of the three; a full one is emptied, and its calls are made again on demand
+_MOST_CALLS = 1000  # in each of the three memories; a full memory is emptied, and its calls are made again on demand
 
 
 Registered = TypeVar("Registered", bound=Primitive)
@@ -350,7 +360,7 @@ def forget_calls() -> None:
 
 
 def remember(calls: dict[Any, Any], key: object, call: object) -> Any:
-    if len(calls) >= _REMEMBERED:
+    if len(calls) >= _MOST_CALLS:
         calls.clear()
     calls[key] = call
     return call

@@ -43,8 +43,8 @@ class UserFunction:
 # These two tables remember a function for as long as a rule holds it.
 _by_identity: weakref.WeakValueDictionary[object, UserFunction] = weakref.WeakValueDictionary()
 _by_key: weakref.WeakValueDictionary[str, UserFunction] = weakref.WeakValueDictionary()
-_in_graphs: dict[str, UserFunction] = {}  # by key; for good: a compiled graph may run as long as the program
-_numbers = itertools.count(2)
+_functions_in_graphs: dict[str, UserFunction] = {}  # by key; for good: a compiled graph may run as long as the program
+_name_suffixes = itertools.count(2)  # of keys, for functions of the same name
 
 
 def _identity(call: Callable[..., Tensor]) -> object:
@@ -59,7 +59,7 @@ def function_of(call: Callable[..., Tensor]) -> UserFunction:
         module = getattr(call, "__module__", None) or type(call).__module__  # torch's own methods have none
         key = f"function:{module}.{getattr(call, '__qualname__', type(call).__qualname__)}"
         if key in _by_key:  # another function has the same name: a second lambda
-            key = f"{key}#{next(_numbers)}"
+            key = f"{key}#{next(_name_suffixes)}"
         function = _by_identity[_identity(call)] = _by_key[key] = UserFunction(call, key)
     return function
 
@@ -68,13 +68,13 @@ def function_of(call: Callable[..., Tensor]) -> UserFunction:
 def key_of(call: Callable[..., Tensor]) -> str:
     """The key of a function for a graph. Dynamo runs `key_of` while it traces, instead of tracing it."""
     function = function_of(call)
-    _in_graphs[function.key] = function
+    _functions_in_graphs[function.key] = function
     return function.key
 
 
 def function_named(key: str) -> UserFunction:
     """The function that a graph names by this key. It is kept from here on."""
-    function = _in_graphs.get(key)
+    function = _functions_in_graphs.get(key)
     if function is None:
-        function = _in_graphs[key] = _by_key[key]
+        function = _functions_in_graphs[key] = _by_key[key]
     return function

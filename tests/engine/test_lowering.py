@@ -208,11 +208,11 @@ _TENSORS = [(_ONE, None), (None, _ONE), (-1.0, _ONE), (-_ONE, _ONE)]
 _PROMOTING = [(_ONE.double(), None), (None, _ONE.double()), (_ONE, _ONE.double()), (_ONE.double(), _ONE)]
 # rule, edge -> the kernel and the bounds that it serves
 _SERVED = {
-    ("zero", "closed"): ("_only_inside", _FINITE),
-    ("zero", "open"): ("_only_inside", _FINITE),
-    ("inward", "closed"): ("_only_inward", [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS]),
-    ("inward", "open"): ("_only_inward_but_at_the_bounds", _FINITE),
-    ("sign", "closed"): ("_sign_outside", _FINITE),
+    ("zero", "closed"): ("_pull_inside", _FINITE),
+    ("zero", "open"): ("_pull_inside", _FINITE),
+    ("inward", "closed"): ("_pull_inward", [*_FINITE, *_INFINITE, *_CROSSED, *_TENSORS]),
+    ("inward", "open"): ("_pull_inward_off_bounds", _FINITE),
+    ("sign", "closed"): ("_pull_sign_outside", _FINITE),
 }
 
 
@@ -241,7 +241,7 @@ def _serving(
 ) -> str | None:
     """The kernel that does not decline. Its result is thrown away."""
     saved = [torch.zeros(3, dtype=dtype), *bounds]
-    for kernel in table._served(call).kernels.get(INPUTS.name, ()):
+    for kernel in table._find_entries(call).kernels.get(INPUTS.name, ()):
         is_of_cpu = kernel.device in ("", "cpu")
         if is_of_cpu and kernel.backward(torch.zeros(3, dtype=dtype), saved, wants, call) is not None:
             return kernel.backward.__name__

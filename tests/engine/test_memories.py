@@ -23,8 +23,8 @@ class Module(torch.nn.Module):
 
 
 def test_a_slope_that_changes_at_every_step_is_not_remembered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rule._REMEMBERED == 1000
-    monkeypatch.setattr(rule, "_REMEMBERED", 50)
+    assert rule._MOST_CALLS == 1000
+    monkeypatch.setattr(rule, "_MOST_CALLS", 50)
     x = torch.tensor([2.0], requires_grad=True)
     for step in range(120):
         slope = 0.1 + step * 1e-6
@@ -54,7 +54,7 @@ def test_a_graph_finds_its_function_again_and_keeps_it() -> None:
     module = Module()
     function = user_function.function_of(module.slope)
     assert [user_function.function_named(function.key) for _ in range(2)] == [function, function]
-    assert user_function._in_graphs.pop(function.key) is function
+    assert user_function._functions_in_graphs.pop(function.key) is function
 
 
 def test_what_a_slope_holds_goes_when_the_rule_goes() -> None:

@@ -27,13 +27,13 @@ def test_every_window_has_the_area_one_and_the_slope_of_its_step(rule: str) -> N
     for bandwidth in (0.25, 3.0):  # over a range that leaves little of the longest tails
         step = bandwidth / 100
         x = (torch.arange(-200_000, 200_000, dtype=torch.float64) + 0.5) * step
-        assert slope.of(x, *slope.unit(bandwidth)).sum().item() * step == pytest.approx(1, abs=2e-3)
+        assert slope.slope(x, *slope.unit_area(bandwidth)).sum().item() * step == pytest.approx(1, abs=2e-3)
     for scale, height in ((0.5, 3.0), (2.0, 0.25)):
-        at_zero = slope.of(torch.zeros(1, dtype=torch.float64), scale, height).item()
+        at_zero = slope.slope(torch.zeros(1, dtype=torch.float64), scale, height).item()
         assert at_zero == pytest.approx(slope.top(scale, height))
     x, threshold, grad = _inputs()
     x, threshold, grad = x[:, :2], threshold[:2].requires_grad_(), grad[:, :2]
-    scale, height = slope.unit(0.375)
+    scale, height = slope.unit_area(0.375)
     step_y = pg.heaviside(x - threshold, at_zero=0, rule=getattr(pg.rules, rule)(scale=scale, height=height))
     jump_y = pg.jumprelu(x, threshold, bandwidth=0.375, rule=rule)
     ours, theirs = (torch.autograd.grad(y, threshold, grad)[0] for y in (jump_y, step_y))

@@ -50,7 +50,7 @@ X, MIN, MAX = range(3)  # the fields of a Split
 Bound = float | None
 MOST_DIMENSIONS = 15  # of a tensor that a kernel takes: the order of dimensions is one number, with four bits for each
 
-least = 4096  # elements: with fewer, the tensor of bits costs more than it saves
+least = 4096  # elements of x for which bits are kept: with fewer, the tensor of bits costs more than it saves
 devices: set[str] = set()  # types of devices with a kernel that makes codes as fast as autograd saves x
 
 
@@ -70,9 +70,12 @@ def save_bits_from(elements: int) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)  # compared by identity: memories are keyed by it
 class Code:
-    """planes: their number. regions: for each plane, a number of 16 bits: which regions of `Pieces` have a code with the bit of this plane.
-    Without regions, the code is that of `Steps`. slopes: for each of x, min and max, the slope of every code, or None if nobody asked for
-    the gradient. by_sides: is the code made from the sides of a range? Then x counts as inside if x or a bound is NaN.
+    """What each code of a call means.
+
+    planes: the number of planes.
+    regions: for each plane, a mask of 16 bits: the regions of `Pieces` whose code has the bit of this plane. Empty for the code of `Steps`.
+    slopes: for each of x, min and max, the slope of every code; None if nobody asked for the gradient.
+    by_sides: is the code made from the sides of a range? Then x counts as inside if x or a bound is NaN.
     """
 
     planes: int
@@ -82,7 +85,7 @@ class Code:
 
 
 def _indices(*names: str) -> tuple[int, ...]:
-    """The positions of these regions in `Pieces`. That of "inside" comes first: its code is 0."""
+    """The positions of these regions in `Pieces`, after the position of "inside", whose code is 0."""
     return REGIONS.index("inside"), *[REGIONS.index(name) for name in names if name != "inside"]
 
 
@@ -90,7 +93,7 @@ _ALL_REGIONS = _indices(*REGIONS)
 _BETWEEN_NUMBERS = _indices("below", "at_min", "at_max", "above", "nan")
 _AT_A_NUMBER = _indices("below_point", "at_point", "above_point", "nan")[1:]  # nothing is inside equal bounds
 _NEVER_AT_A_POINT = _indices(*[name for name in REGIONS if name != "at_point"])
-_ABOVE_MIN, _BELOW_MAX = _indices("below", "at_min"), _indices("above", "at_max")
+_WITH_MIN_ALONE, _WITH_MAX_ALONE = _indices("below", "at_min"), _indices("above", "at_max")
 
 
 def regions_of_numbers(low: float, high: float) -> tuple[int, ...]:
@@ -98,20 +101,26 @@ def regions_of_numbers(low: float, high: float) -> tuple[int, ...]:
     return _BETWEEN_NUMBERS if low < high else _AT_A_NUMBER
 
 
-_EXACT = frozenset((0.0, 1.0))  # factors that every dtype has
+_EXACT_FACTORS = frozenset((0.0, 1.0))  # every dtype has them
+_MOST_CODES = 4  # of a code by sides: kernels read at most two planes
+ONE_FACTOR, FACTOR_BY_SIGN, CONSTANT = range(
+    3
+)  # the kinds of a side: a factor for every grad, a factor for each sign of grad, a constant
 
 
 def kind_of(side: Side) -> int:
-    """0: the same factor for every grad. 1: a factor for each sign of grad. 2: a constant."""
-    return 2 if isinstance(side, Constant) else int(side.positive != side.negative)
+    if isinstance(side, Constant):
+        return CONSTANT
+    return ONE_FACTOR if side.positive == side.negative else FACTOR_BY_SIGN
 
 
 def make_code(
     pieces: Pieces, wants: Wants, regions: tuple[int, ...], by_sides: bool, dtype: torch.dtype
 ) -> Code | None:
-    """A `Code` with a code for each distinct `Split` of the wanted gradients in these regions. None if four codes are too few.
+    """A `Code` with a code for each distinct `Split` of the wanted gradients in these regions. None if by_sides needs too many codes.
 
-    wants: are the gradients of x, min and max wanted? If by_sides, only that of x can be. dtype: of the factors.
+    wants: are the gradients of x, min and max wanted? If by_sides, only the gradient of x can be.
+    dtype: the dtype to which the factors are rounded.
     """
     wants_x, wants_min, wants_max = wants
     splits: list[tuple[Side, float, float]] = [
@@ -124,26 +133,26 @@ def make_code(
     ]
     distinct = list(dict.fromkeys([splits[region] for region in regions]))  # in the order of their codes
     if by_sides:
-        if len(distinct) > 4 or any(Reversal in map(type, x) for x, _, _ in distinct):
+        if len(distinct) > _MOST_CODES or any(Reversal in map(type, x) for x, _, _ in distinct):
             return None
         # The last code has a bit in both planes, which costs kernels least for a side with one factor.
         distinct[1:] = sorted(distinct[1:], key=lambda split: kind_of(split[0]), reverse=True)
     planes = max(0 if by_sides else 1, (len(distinct) - 1).bit_length())
-    sets = [0] * planes
+    region_masks = [0] * planes
     for region in regions:
         code = distinct.index(splits[region])
         for plane in range(planes):
-            sets[plane] |= (code >> plane & 1) << region
+            region_masks[plane] |= (code >> plane & 1) << region
     distinct += [(NOTHING, 0.0, 0.0)] * (2**planes - len(distinct))
     of_x, of_min, of_max = zip(*distinct, strict=True)
-    if not all(map(_EXACT.issuperset, of_x)):
+    if not all(map(_EXACT_FACTORS.issuperset, of_x)):
         of_x = tuple([_rounded(x, dtype) for x in of_x])
     slopes = (
         of_x if wants_x else None,
         tuple(map(Slope, of_min, of_min)) if wants_min else None,
         tuple(map(Slope, of_max, of_max)) if wants_max else None,
     )
-    return Code(planes, tuple(sets), slopes, by_sides)
+    return Code(planes, tuple(region_masks), slopes, by_sides)
 
 
 def _rounded(side: Side, dtype: torch.dtype) -> Side:
@@ -162,14 +171,14 @@ def round_side(side: Side, call: Call, dtype: torch.dtype) -> Side:
 
 _memory: dict[object, Any] = {}
 Arguments = ParamSpec("Arguments")
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-def remembered(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
-    """Decorator: a function with a memory for its results. They may depend on the arguments and on how subnormals are rounded."""
+def remembered(make: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Decorator: a function with a memory for its results, which depend on the arguments and on how subnormals are rounded."""
 
     @functools.wraps(make)
-    def look_up(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Made:
+    def look_up(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
         # Without the types, the bounds 0.0 and 1.0 would have the same key as False and True.
         key = make, args, tuple(map(type, args)), flushes_subnormals()
         return _memory[key] if key in _memory else remember(_memory, key, make(*args, **kwargs))
@@ -178,11 +187,11 @@ def remembered(make: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
 
 
 def find_code(call: Call, inputs: Inputs, wants: Wants) -> Code | None:
-    """The code that saves the region of each x, for the wanted gradients; None if there is none.
+    """The code that saves the region of each x, for the wanted gradients. These calls have no code, and get None:
 
-    There is none for number bounds that are NaN, crossed or beyond the dtype, as those of a rewritten call may be; and none for a number
-    beside a tensor, because then torch has to compute y. Tensor bounds may be equal or crossed somewhere, so there is none either if the
-    rule asks at which bound x is.
+    - Number bounds are NaN, crossed or beyond the dtype, as the bounds of a rewritten call may be.
+    - A bound is a number and the other one a tensor: torch has to compute y.
+    - Bounds are tensors, which may be equal or crossed somewhere, and the rule asks at which bound x is.
     """
     between, dtype = call.find_range(inputs), inputs[0].dtype
     if between is None or dtype not in DTYPES:
@@ -207,7 +216,7 @@ def code_of_numbers(call: Call, low: Bound, high: Bound, dtype: torch.dtype) -> 
     if between is None or not low <= high:
         return None
     if not by_sides:
-        return make_code(between[2], X_ALONE, regions_of_numbers(low, high), False, dtype)
+        return make_code(between[2], X_ALONE, regions_of_numbers(low, high), by_sides=False, dtype=dtype)
     if low == high and (edge_reads_grad(call.edge) or not all(has_bounds)):
         return None
     return code_of_sides(call, *has_bounds, dtype)
@@ -222,11 +231,12 @@ def code_of_tensors(
         asks_which_bound = edge_reads_grad(call.edge)
         return None if asks_which_bound else code_of_sides(call, *has_bounds, dtype)
     wanted = {column for column, want in zip(columns_of(wants, has_bounds[0]), wants, strict=True) if want}
-    return make_code(pieces, (X in wanted, MIN in wanted, MAX in wanted), _ALL_REGIONS, False, dtype)
+    wants = X in wanted, MIN in wanted, MAX in wanted
+    return make_code(pieces, wants, _ALL_REGIONS, by_sides=False, dtype=dtype)
 
 
 def columns_of(inputs: Inputs | Wants, has_min: bool) -> tuple[int, ...]:
-    """For each input of the call, the field of a `Split` that it gets. fmin and fmax have x and one bound."""
+    """For each input of the call, the field of a `Split` that says what the input gets. fmin and fmax have x and one bound."""
     return (X, MIN, MAX) if len(inputs) == len(BOUNDED) else (X, MIN if has_min else MAX)
 
 
@@ -250,7 +260,7 @@ def steps_of(call: Call, inputs: Inputs) -> Steps:
 def order_of(x: Tensor) -> int | None:
     """The dimensions of x from the outermost to the innermost in memory: one number with four bits for each, as in native/operators.c.
 
-    0 if the memory has the order of the dimensions. None if x is not dense, or has too many dimensions.
+    0 if the dimensions lie in memory as they are numbered. None if x is not dense, or has too many dimensions.
     """
     if x.dim() > MOST_DIMENSIONS:
         return None
@@ -323,10 +333,10 @@ def code_of_sides(call: Call, has_min: bool, has_max: bool, dtype: torch.dtype =
     pieces = call.pieces
     assert pieces is not None
     if not (has_min and has_max):
-        regions = _BELOW_MAX if has_max else _ABOVE_MIN
+        regions = _WITH_MAX_ALONE if has_max else _WITH_MIN_ALONE
     else:  # a call with an edge that reads grad has no code if its bounds are equal
         regions = _NEVER_AT_A_POINT if edge_reads_grad(call.edge) else _ALL_REGIONS
-    return make_code(pieces, X_ALONE, regions, True, dtype_of_factors(call, dtype))
+    return make_code(pieces, X_ALONE, regions, by_sides=True, dtype=dtype_of_factors(call, dtype))
 
 
 def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
@@ -337,8 +347,7 @@ def _serves(call: Call, inputs: Inputs, wants: Wants) -> bool:
         return False
     tensors = [bound for bound in bounds if isinstance(bound, Tensor)]
     if call.rule.find_range is None and tensors and (wants[1] or wants[2] or len(tensors) < len(bounds)):
-        # Beside a tensor there must be another: with one, torch takes the sign of a zero from x or from the bound, by the position of the
-        # element.
+        # With a single tensor bound, torch takes the sign of a zero from x or from the bound, by the position of the element.
         return False
     return all(broadcasts(bound, x) for bound in tensors) and find_code(call, inputs, wants) is not None
 
@@ -358,26 +367,26 @@ def _has_kernels(x: Tensor) -> bool:
     return x.is_cpu or x.device.type in devices
 
 
-_MOST = torch.finfo(torch.float64).max
+_LARGEST_FLOAT = torch.finfo(torch.float64).max
 
 
 def broadcasts(bound: object, x: Tensor, dtype: torch.dtype | None = None) -> bool:
-    """Is the bound a tensor that kernels read beside x without a copy? dtype: that of the bound, by default that of x."""
+    """Is the bound a tensor that kernels can read beside x without a copy? dtype: the dtype it must have, by default that of x."""
     if not isinstance(bound, Tensor) or type(bound) not in PLAIN:
         return False
     if bound.dtype is not (dtype or x.dtype) or bound.device != x.device:
         return False
-    own, shape = bound.shape, x.shape
-    if bound.layout is not torch.strided or len(own) > len(shape):
+    shape, x_shape = bound.shape, x.shape
+    if bound.layout is not torch.strided or len(shape) > len(x_shape):
         return False
-    return own == shape or all(size in (1, of_x) for size, of_x in zip(own[::-1], shape[::-1]))  # noqa: B905
+    return shape == x_shape or all(size in (1, x_size) for size, x_size in zip(shape[::-1], x_shape[::-1]))  # noqa: B905
 
 
 def fits(bound: object, dtype: torch.dtype) -> bool:
-    """Is the bound None, or a number that torch takes for this dtype? A rewritten call may have others, for which torch raises an error."""
+    """Is the bound None, or a number that torch takes for this dtype? A rewritten call may have bounds for which torch raises an error."""
     if bound is None:
         return True
-    if not isinstance(bound, (float, int)) or abs(bound) > _MOST:
+    if not isinstance(bound, (float, int)) or abs(bound) > _LARGEST_FLOAT:
         return isinstance(bound, float) and abs(bound) == math.inf
     return abs(rounded_to(bound, dtype)) != math.inf
 
@@ -395,7 +404,7 @@ def pays_for(x: Tensor) -> bool:
 
 
 def pays_between(tensors: tuple[Tensor, ...]) -> bool:
-    """Does it cost less to keep bits than x and its bounds, and can the kernels read these tensors without a copy?"""
+    """Does it cost less to keep bits than to keep x and its bounds, and can kernels read the bounds without a copy?"""
     x = tensors[0]
     return x.device.type in devices and pays_for(x) and all(broadcasts(bound, x) for bound in tensors[1:])
 
@@ -440,12 +449,12 @@ CHUNK = 2**20  # elements, a multiple of 64
 
 def pack_steps(x: Tensor, steps: Steps) -> Tensor:
     """The planes of x, chunk by chunk, without temporaries of the size of x."""
-    elements, size = x.numel(), bytes_of_a_plane(x.numel())
-    planes = torch.empty(code_of_slopes(steps.slopes).planes * size, dtype=torch.uint8, device=x.device)
+    elements, plane_size = x.numel(), bytes_of_a_plane(x.numel())
+    planes = torch.empty(code_of_slopes(steps.slopes).planes * plane_size, dtype=torch.uint8, device=x.device)
     for start in range(0, elements, CHUNK):
         for plane, mask in enumerate(steps.planes(x.as_strided((elements,), (1,))[start : start + CHUNK])):
-            first = plane * size + start // 8
-            planes[first : first + bytes_of_a_plane(len(mask))] = pack(mask)
+            first_byte = plane * plane_size + start // 8
+            planes[first_byte : first_byte + bytes_of_a_plane(len(mask))] = pack(mask)
     return planes
 
 
@@ -469,14 +478,14 @@ def _encode(call: Call, inputs: Inputs, wants: Wants) -> tuple[Tensor, Saved]:
 
 def _pull(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients:
     planes, order, code = saved
-    laid = in_memory_order(grad, order)
+    ordered_grad = in_memory_order(grad, order)
     parts = planes.to(torch.uint8).reshape(-1).chunk(code.planes) if code.planes else ()
-    bits = [unpack(part, laid.shape) for part in parts]
+    bits = [unpack(part, ordered_grad.shape) for part in parts]
     gradients: list[Tensor | None] = [None] * len(wants)
     for position, column in enumerate(columns_of(wants, code.slopes[MIN] is not None)[: len(wants)]):
         slopes = code.slopes[column]
         if wants[position] and slopes is not None:
-            gradients[position] = in_own_order(_times_slopes(laid, bits, slopes), order)
+            gradients[position] = in_own_order(_times_slopes(ordered_grad, bits, slopes), order)
     return tuple(gradients)
 
 
@@ -484,8 +493,8 @@ def _times_slopes(grad: Tensor, bits: list[Tensor], slopes: tuple[Side, ...]) ->
     result = grad
     for code, side in enumerate(slopes):
         if side != ALL:
-            its_bits = [bit if code >> plane & 1 else ~bit for plane, bit in enumerate(bits)]
-            mask = torch.stack(its_bits).all(0) if bits else torch.ones_like(grad, dtype=torch.bool)
+            matches = [bit if code >> plane & 1 else ~bit for plane, bit in enumerate(bits)]
+            mask = torch.stack(matches).all(0) if bits else torch.ones_like(grad, dtype=torch.bool)
             result = where_slope(mask, side, grad, result)
     return result
 

@@ -36,8 +36,8 @@ _SMALLEST = {  # the smallest positive number, which is subnormal
 _SMALLEST_NORMAL = {**{dtype: torch.finfo(dtype).tiny for dtype in _SMALLEST}, torch.float16: _SMALLEST[torch.float16]}
 
 
-def _outward(dtype: torch.dtype) -> float:
-    """The negative number next to 0. Up to this value of sign(x - y) * grad, a descent step moves x outward."""
+def _largest_outward(dtype: torch.dtype) -> float:
+    """The negative number next to 0: the largest value of sign(x - y) * grad for which a descent step moves x outward."""
     return -(_SMALLEST_NORMAL if flushes_subnormals() else _SMALLEST)[dtype]
 
 
@@ -57,8 +57,8 @@ def _just_outside(low: float | None, high: float | None, dtype: torch.dtype) -> 
     """The numbers next to the range on its outside. x is strictly between them if it is in the range or at a bound."""
     flushes = flushes_subnormals()
     return (
-        None if low is None else _neighbour(low, dtype, False, flushes),
-        None if high is None else _neighbour(high, dtype, True, flushes),
+        None if low is None else _neighbour(low, dtype, up=False, flushes=flushes),
+        None if high is None else _neighbour(high, dtype, up=True, flushes=flushes),
     )
 
 
@@ -71,59 +71,59 @@ def _pass_between(grad: Tensor, x: Tensor, low: float | None, high: float | None
     return result if low is None else _threshold_backward_out(result, x, low, grad_input=result)
 
 
-def _bounds(low: bits.Bound, high: bits.Bound, dtype: torch.dtype) -> tuple[bits.Bound, bits.Bound]:
+def _round_bounds(low: bits.Bound, high: bits.Bound, dtype: torch.dtype) -> tuple[bits.Bound, bits.Bound]:
     return (None if low is None else rounded_to(low, dtype), None if high is None else rounded_to(high, dtype))
 
 
-def _only_inside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_inside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
-    low, high = _bounds(low, high, x.dtype)
+    low, high = _round_bounds(low, high, x.dtype)
     if call.pieces is not None and call.pieces.at_min.x == ALL:
         low, high = _just_outside(low, high, x.dtype)
     return _pass_between(grad, x, low, high), None, None
 
 
-def _only_inward(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_inward(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     x, low, high = saved
     if wants[1] or wants[2] or not _are_of_one_dtype(x, low, high):
         return None
-    return _inward_of(grad, x, low, high, call), None, None
+    return _grad_inward(grad, x, low, high, call), None, None
 
 
-def _inward_of(grad: Tensor, x: Tensor, low: object, high: object, call: Call) -> Tensor:
+def _grad_inward(grad: Tensor, x: Tensor, low: object, high: object, call: Call) -> Tensor:
     """grad, or 0 where a descent step moves x outward. It reads sign(x - y) * grad, because (x - y) * grad could underflow."""
     outward = call.primitive.forward(x, low, high)
     torch.sub(x, outward, out=outward).sign_().mul_(grad)
-    return _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
+    return _threshold_backward_out(grad, outward, _largest_outward(x.dtype), grad_input=outward)
 
 
-def _only_inward_but_at_the_bounds(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
-    """As `_only_inward`, but 0 where x is at a bound, that is where |x - bound| <= 0."""
+def _pull_inward_off_bounds(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+    """As `_pull_inward`, but 0 where x is at a bound, that is where |x - bound| <= 0."""
     x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
     if low == 0 and high is None:  # relu: x - y is min(x, 0)
         outward = torch.clamp_max(x, 0.0).sign_().mul_(grad)
-        grad_x = _threshold_backward_out(grad, outward, _outward(x.dtype), grad_input=outward)
+        grad_x = _threshold_backward_out(grad, outward, _largest_outward(x.dtype), grad_input=outward)
     else:
-        grad_x = _inward_of(grad, x, low, high, call)
-    for bound in _bounds(low, high, x.dtype):
+        grad_x = _grad_inward(grad, x, low, high, call)
+    for bound in _round_bounds(low, high, x.dtype):
         if bound is not None:
             distance = torch.abs(x) if bound == 0 else torch.sub(x, bound).abs_()
             _threshold_backward_out(grad_x, distance, 0.0, grad_input=grad_x)
     return grad_x, None, None
 
 
-def _sign_outside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
+def _pull_sign_outside(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradients | None:
     """grad inside and sign(x - y) outside: the sum of two tensors that are 0 elsewhere."""
     x, low, high = saved
     if not _are_finite_numbers(x, low, high):
         return None
     towards = call.primitive.forward(x, low, high)
     towards.sub_(x).sign_()
-    inside = _pass_between(grad, x, *_just_outside(*_bounds(low, high, x.dtype), x.dtype))
+    inside = _pass_between(grad, x, *_just_outside(*_round_bounds(low, high, x.dtype), x.dtype))
     return torch.sub(inside, towards, out=towards), None, None
 
 
@@ -141,14 +141,14 @@ def _are_finite_numbers(x: Tensor, *bounds: bits.Bound | Tensor) -> bool:
     return all(-math.inf < number < math.inf for number in numbers) and numbers == sorted(numbers)
 
 
-def _gives(below: Side, above: Side, *at: Side) -> Callable[[Call], bool]:
-    """A `Kernel.serves` for calls about a range: with these slopes below and above it, and at both bounds the same slope of `at`."""
+def _match_slopes(below: Side, above: Side, *at_bounds: Side) -> Callable[[Call], bool]:
+    """A `Kernel.serves` for calls about a range that have these slopes below and above it, and one of `at_bounds` at both bounds."""
 
     def serves(call: Call) -> bool:
         pieces = call.pieces
         if pieces is None or not call.is_about_range:
             return False
-        return (pieces.below.x, pieces.above.x) == (below, above) and pieces.at_min.x == pieces.at_max.x in at
+        return (pieces.below.x, pieces.above.x) == (below, above) and pieces.at_min.x == pieces.at_max.x in at_bounds
 
     return serves
 
@@ -158,9 +158,9 @@ def _pull_steps(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradien
     planes, order, code = saved
     if grad.dtype not in bits.DTYPES:
         return None
-    laid = bits.in_memory_order(grad, order)
-    grad_x = torch.empty(laid.shape, dtype=grad.dtype, device=grad.device)
-    source = (laid if laid.is_contiguous() else grad_x.copy_(laid)).view(-1)
+    ordered_grad = bits.in_memory_order(grad, order)
+    grad_x = torch.empty(ordered_grad.shape, dtype=grad.dtype, device=grad.device)
+    source = (ordered_grad if ordered_grad.is_contiguous() else grad_x.copy_(ordered_grad)).view(-1)
     flat = grad_x.view(-1)
     for chunk, slope in _slopes_by_chunk(planes, code, grad):
         torch.mul(source[chunk], slope, out=flat[chunk])
@@ -171,8 +171,8 @@ def _pull_steps(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Gradien
 
 def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """The slope of each element; float32 for half precision, because 1/6 should be rounded no further."""
-    rows = _slopes_of_four(code, torch.float64 if grad.dtype is torch.float64 else torch.float32, grad.device)
-    # A hook of saved tensors may return another dtype than that in which they were saved.
+    table = _slopes_of_four(code, torch.float64 if grad.dtype is torch.float64 else torch.float32, grad.device)
+    # A hook of saved tensors may have changed the dtype of the planes.
     parts = planes.to(torch.uint8).reshape(code.planes, -1)
     for start in range(0, grad.numel(), bits.CHUNK):
         stop = min(start + bits.CHUNK, grad.numel())
@@ -182,11 +182,11 @@ def _slopes_by_chunk(planes: Tensor, code: bits.Code, grad: Tensor) -> Iterator[
             low |= (bytes_[plane] & 15) << 4 * plane
             high |= bytes_[plane] >> 4 << 4 * plane
         index = torch.stack([low, high], dim=1).reshape(-1)
-        yield slice(start, stop), rows.index_select(0, index).reshape(-1)[: stop - start]
+        yield slice(start, stop), table.index_select(0, index).reshape(-1)[: stop - start]
 
 
 def _slopes_of_four(code: bits.Code, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The slopes of four neighbours by their bits: row k is of neighbours whose bits in plane p are bits 4p to 4p + 3 of k."""
+    """The slopes of four neighbours by their bits. Entry k is for four neighbours whose bits in plane p are the bits 4p to 4p + 3 of k."""
     k = torch.arange(16**code.planes, device=device).unsqueeze(1)
     neighbour = torch.arange(4, device=device)
     codes = sum(((k >> (neighbour + 4 * plane)) & 1) << plane for plane in range(code.planes))
@@ -217,12 +217,12 @@ def _pull_by_parts(grad: Tensor, saved: Saved, wants: Wants, call: Call) -> Grad
     return grad_x, *[None] * len(others)
 
 
-# `_sign_outside` starts one more operator than the formula. That pays only on the CPU, where operators that read bools are slow.
+# `_pull_sign_outside` starts one more operator than the formula. That pays only on the CPU, where operators that read bools are slow.
 for _serves, _backward, _device in (
-    (_gives(NOTHING, NOTHING, ALL, NOTHING), _only_inside, ""),
-    (_gives(*INWARD, ALL), _only_inward, ""),
-    (_gives(*INWARD, NOTHING), _only_inward_but_at_the_bounds, ""),
-    (_gives(Constant(-1.0), Constant(1.0), ALL), _sign_outside, "cpu"),
+    (_match_slopes(NOTHING, NOTHING, ALL, NOTHING), _pull_inside, ""),
+    (_match_slopes(*INWARD, ALL), _pull_inward, ""),
+    (_match_slopes(*INWARD, NOTHING), _pull_inward_off_bounds, ""),
+    (_match_slopes(Constant(-1.0), Constant(1.0), ALL), _pull_sign_outside, "cpu"),
 ):
     register(Kernel("portable", INPUTS, _serves, _backward, device=_device, priority=20))
 BLOCKWISE = Kernel("portable", INPUTS, lambda call: call.rule.is_long, _pull_by_parts, device="cpu", priority=10)

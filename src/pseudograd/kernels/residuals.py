@@ -1,7 +1,7 @@
 """Residuals: the data that a call saves for its backward, apart from the kernels that compute with it.
 
-The call and its tensors alone decide which residual is saved. For a checkpoint runs the forward twice, perhaps under other modes and on
-other kernels, and compares what both runs saved.
+The call and its tensors alone decide which residual is saved, because a checkpoint runs the forward twice, perhaps under other modes and
+on other kernels, and compares what both runs saved.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ Saved = list[Any]  # the tensors and other values of a residual
 
 
 class Residual(Record):
-    """suits(call) -> could the residual serve the call with some inputs? This is asked once for each call.
+    """suits(call) -> bool: could the residual serve the call with some inputs? Asked once for each call.
 
-    serves(call, inputs, wants) -> bool. It depends on the call, on the kinds, dtypes and shapes of its inputs, and on `wants`; on no mode.
+    serves(call, inputs, wants) -> bool: does it serve the call with these inputs? The answer must not depend on a mode, nor on the values
+        of tensors.
     encode(call, inputs, wants) -> (y, saved), in plain ATen. It defines the residual.
-    pull(grad, saved, wants, call) -> one gradient per input, not summed over broadcast dimensions. Plain ATen that can be differentiated;
-    grad is dense.
+    pull(grad, saved, wants, call) -> one gradient per input, not summed over broadcast dimensions, in plain ATen that can be
+        differentiated. grad is dense.
     nbytes(call, inputs, wants) -> the bytes of the saved tensors.
     priority: if several residuals serve a call, the one with the largest number is saved.
     """

@@ -30,7 +30,8 @@ class Coded(Record):
     encode(*tensors) -> (y, planes, order). order: the order of x's dimensions in memory, as a number (see `bits.order_of`).
     decode(grad, planes, entry, order) -> the gradient of one tensor. entry: the entry of `settings` for this tensor.
     settings: for each tensor, numbers of the rule, in a form that the kernel reads; None if nobody asks for the gradient of the tensor.
-    code: the `bits.Code`, which says by what to multiply grad. residual: what the call saves, made of the planes, the order and `code`.
+    code: the `bits.Code`, which says by what to multiply grad.
+    residual: what the call saves, made of the planes, the order and `code`.
     """
 
     encode: Callable[..., tuple[Tensor, Tensor, int | None]]
@@ -43,10 +44,15 @@ class Coded(Record):
 class Prepared(Record):
     """A call whose only tensor is x. Everything that does not depend on x is decided.
 
-    others: the inputs after x. settings: numbers of the rule for x, as an entry of `Coded.settings`.
-    With few elements the call saves x: forward(x, settings) -> y; backward(grad, x, settings) -> grad_x, by default by the formula.
-    With many elements, and if pays(x), the call saves planes as `coded` says; encode_in_place(x, settings) -> (planes, order).
-    passes: does x get grad as it is? Then nothing is saved. only_few_elements: can it only run calls with few elements?
+    others: the inputs after x.
+    settings: numbers of the rule for x, as an entry of `Coded.settings`.
+    With few elements the call saves x:
+        forward(x, settings) -> y
+        backward(grad, x, settings) -> grad_x; by default the formula computes it.
+    With many elements, and if pays(x), the call saves planes as `coded` says:
+        encode_in_place(x, settings) -> (planes, order), and x becomes y.
+    passes_grad: does x get grad as it is? Then nothing is saved.
+    takes_only_few_elements: must a call with many elements be left to `engine.run`?
     takes_any_layout: does forward take x of every layout, as torch's own ops do?
     """
 
@@ -58,8 +64,8 @@ class Prepared(Record):
     coded: Coded | None = None
     encode_in_place: Callable[[Tensor, Tensor | None], tuple[Tensor, int | None]] = _leave_to_formula
     pays: Callable[[Tensor], bool] = _leave_to_formula
-    passes: bool = False
-    only_few_elements: bool = False
+    passes_grad: bool = False
+    takes_only_few_elements: bool = False
     takes_any_layout: bool = False
 
 
@@ -67,7 +73,7 @@ class PreparedBetween(Record):
     """A call with a range between tensors: the inputs after x are tensors or None. Everything that depends on no value is decided.
 
     forward(*tensors) -> y. backward(grad, *tensors, settings) -> the gradient of the tensor with these settings.
-    inputs(values): `values` has an entry for each tensor; the result has one for each input, and None where the input is no tensor.
+    inputs(values): `values` has an entry for each tensor; the result has an entry for each input, None where the input is no tensor.
     coded(wants): how the call saves planes if these gradients are wanted; None if it saves all its tensors.
     """
 
@@ -84,16 +90,16 @@ class Kernel(Record):
 
     device: the type of the only device that it computes on; "" for any.
     serves(call) -> bool is asked once for each call.
-    priority: the kernel with the largest number is asked first; of equal ones the one whose name comes first.
-    The next four get plain tensors, and run only if no mode watches and no second derivative is recorded. To decline a call, they return
-    None or raise NotImplementedError.
+    priority: the kernel with the largest number is asked first; of kernels with equal numbers, the first in the order of names.
+    The next four functions get plain tensors, and run only if no mode watches and no second derivative is recorded. To decline a call,
+    they return None or raise NotImplementedError.
     backward(grad, saved, wants, call) -> one gradient per input, not summed over broadcast dimensions.
     forward(call, inputs, wants) -> (y, saved); not for the residual of inputs, which costs nothing to save.
     forward_in_place(call, inputs, wants) -> saved, and the first input becomes y.
     value(call, inputs) -> y; for the residual of inputs.
     prepare(call, others, dtype) -> the call prepared with these numbers after x, or None.
-    prepare_between(call, inputs) -> the call prepared with tensors after x, or None. The result may depend only on which inputs are None,
-    and on the dtype of the others.
+    prepare_between(call, inputs) -> the call prepared with tensors after x, or None. The result may depend only on which inputs are None
+        and on the dtype of the other inputs.
     """
 
     name: str
@@ -109,10 +115,10 @@ class Kernel(Record):
     priority: int = 0
 
 
-class _Served(Record):
-    """What the table has for one call, as long as the table does not change."""
+class _Entries(Record):
+    """The entries of the table that serve one call, as long as the table does not change."""
 
-    state: int  # of the table
+    state: int  # `_state` when they were found
     residuals: tuple[Residual, ...]
     kernels: dict[str, tuple[Kernel, ...]]  # by the name of their residual
     has_values: bool  # can a kernel compute y for a call that saves its inputs?
@@ -123,8 +129,8 @@ PLAIN = (Tensor, torch.nn.Parameter)
 _residuals: list[Residual] = []
 _kernels: list[Kernel] = []
 _accounts: dict[str, Callable[[], dict[str, str]]] = {}
-_off: set[str | Kernel] = set()
-_state = 0  # of the table: another number after each change
+_switched_off: set[str | Kernel] = set()
+_state = 0  # of the table: each change gives it a new number
 
 
 def register(*entries: Residual | Kernel) -> None:
@@ -155,13 +161,13 @@ def account(name: str, describe: Callable[[], dict[str, str]]) -> None:
 @contextmanager
 def off(*names: str | Kernel) -> Iterator[None]:
     """Switch off these kernels, or all kernels of these names, in every thread. What calls save stays the same."""
-    added = set(names) - _off
-    _off.update(added)
+    added = set(names) - _switched_off
+    _switched_off.update(added)
     _note_change()
     try:
         yield
     finally:
-        _off.difference_update(added)
+        _switched_off.difference_update(added)
         _note_change()
 
 
@@ -181,19 +187,19 @@ def _note_change() -> None:
     prepared.clear()
 
 
-def _served(call: Call) -> _Served:
-    """What the table has for the call. Every call of every op asks twice, so the answer stays at the call."""
-    served: _Served | None = call.served
+def _find_entries(call: Call) -> _Entries:
+    """The entries that serve the call. Every call of every op asks twice, so the answer stays at the call."""
+    served: _Entries | None = call.served
     if served is not None and served.state == _state:
         return served
     residuals = _residuals if _may_keep_bits(call.primitive) else ()
     kernels: dict[str, tuple[Kernel, ...]] = {}
     for kernel in that_serve(call):
-        if not {kernel.name, kernel} & _off:
+        if not {kernel.name, kernel} & _switched_off:
             kernels[kernel.residual.name] = (*kernels.get(kernel.residual.name, ()), kernel)
     has_values = any(kernel.value is not None for kernel in kernels.get(INPUTS.name, ()))
     suitable = tuple([residual for residual in residuals if residual.suits(call)])
-    call.served = served = _Served(_state, suitable, kernels, has_values)
+    call.served = served = _Entries(_state, suitable, kernels, has_values)
     return served
 
 
@@ -207,7 +213,7 @@ def _may_keep_bits(primitive: Primitive) -> bool:
 
 def residual_of(call: Call, inputs: Inputs, wants: Wants) -> Residual:
     """The first residual that serves the call; that of the inputs if no other one does."""
-    for residual in _served(call).residuals:
+    for residual in _find_entries(call).residuals:
         if residual.serves(call, inputs, wants):
             return residual
     return INPUTS
@@ -220,7 +226,7 @@ def forward(residual: Residual, call: Call, inputs: Inputs, wants: Wants) -> tup
 
 def have_values(call: Call) -> bool:
     """May `value` return a tensor? This is a faster question than `value`."""
-    return _served(call).has_values
+    return _find_entries(call).has_values
 
 
 def value(call: Call, inputs: Inputs) -> Tensor | None:
@@ -236,7 +242,7 @@ def forward_in_place(residual: Residual, call: Call, inputs: Inputs, wants: Want
 def _run_first(method: str, residual: Residual, call: Call, values: Iterable[object], *arguments: object) -> Any:
     """Run this method of the first kernel that has it, computes on the device of the values, and does not decline; else None."""
     device = ""
-    for kernel in _served(call).kernels.get(residual.name, ()):
+    for kernel in _find_entries(call).kernels.get(residual.name, ()):
         run = getattr(kernel, method)
         if run is not None:
             device = device or device_of(values) or _NONE
@@ -267,14 +273,20 @@ def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
     rule, wants = call.rule, (True, *[False] * len(others))
     if rule.is_from_user or call.maximize or call.primitive.saves != "rule":
         return None
-    passes = not call.keeps(wants)
-    if passes:  # the rule reads only grad; does x get grad itself?
+    passes_grad = not call.keeps(wants)
+    if passes_grad:  # the rule reads only grad; does x get grad itself?
         grad = torch.zeros(0)
         if call.pull(grad, (None,) * len(wants), None, wants)[0] is not grad:
             return None
-    only_few_elements = bool(_served(call).residuals) and not passes  # with many, a residual may save planes
-    forward = forward_of_x(call, others)
-    return Prepared(forward, call, others, passes=passes, only_few_elements=only_few_elements, takes_any_layout=True)
+    return Prepared(
+        forward_of_x(call, others),
+        call,
+        others,
+        passes_grad=passes_grad,
+        # With many elements, a residual may save planes.
+        takes_only_few_elements=bool(_find_entries(call).residuals) and not passes_grad,
+        takes_any_layout=True,
+    )
 
 
 def forward_of_x(call: Call, others: Inputs) -> Callable[[Tensor, Tensor | None], Tensor]:
@@ -293,7 +305,7 @@ def prepare_between(call: Call, inputs: Inputs) -> PreparedBetween | None:
 
 def _prepare_by_first(device: str, method: str, call: Call, *arguments: object) -> Any:
     """The result of this method of the first kernel for exactly this device that does not decline."""
-    for kernel in _served(call).kernels.get(INPUTS.name, ()):
+    for kernel in _find_entries(call).kernels.get(INPUTS.name, ()):
         run = getattr(kernel, method) if kernel.device == device else None
         if run is not None and (recipe := run(call, *arguments)) is not None:
             return recipe
@@ -302,7 +314,7 @@ def _prepare_by_first(device: str, method: str, call: Call, *arguments: object) 
 
 def _keep_if_first(call: Call, coded: Coded | None) -> Coded | None:
     """`coded`; or None if a call that is not prepared would save another residual."""
-    return coded if coded is not None and _served(call).residuals[:1] == (coded.residual,) else None
+    return coded if coded is not None and _find_entries(call).residuals[:1] == (coded.residual,) else None
 
 
 # What `_find_device` returned for these dispatch keys, which decide it. Without this table, its calls of methods of the tensor would reach
@@ -363,7 +375,7 @@ def _status_of(name: str) -> dict[str, str]:
     status = _accounts[name]() if name in _accounts else {"state": "active", "why": "registered"}
     if status["state"] != "active" or not entries:
         return status
-    if name in _off or _off.issuperset(entries):
+    if name in _switched_off or _switched_off.issuperset(entries):
         return {"state": "not active", "why": "switched off by kernels.off"}
     devices = sorted({kernel.device.upper() for kernel in entries})
     on = " and ".join(devices) if all(devices) else "any device"

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .. import engine
 from ..arguments import check_tensor
-from ..geometry import ALL_TO_X, Pieces, Split
+from ..geometry import ALL_TO_X, REGIONS, Pieces, Split
 from ..reference import elementwise as reference
 from ..rule import Gradients, Op, Picture, RangePieces, Wants, register
 from .samples import around, matrix
@@ -49,7 +49,7 @@ def _pull(grad: Tensor, x: Tensor, *, wants: Wants, edge: int) -> Gradients:
 
 def _regions(edge: int) -> RangePieces:
     """-grad below the point 0, edge * grad at it, and grad above it and for NaN."""
-    return 0.0, 0.0, Pieces(*[ALL_TO_X] * 16)._replace(below_point=Split(-1.0), at_point=Split(float(edge)))
+    return 0.0, 0.0, Pieces(*[ALL_TO_X] * len(REGIONS))._replace(below_point=Split(-1.0), at_point=Split(float(edge)))
 
 
 SLOPE = row_of(

@@ -22,7 +22,7 @@ from ..geometry import Interval, Steps
 from ..reference import activations as reference
 from ..rule import Gradients, Op, Picture, Pull, Rule, RuleLike, Sample, Wants, register
 from ..torch_table.private import constant_result, in_forward_mode, transforms_are_active
-from .fitted_slopes import FITTED, Fitted
+from .fitted_slopes import FITTED, StepFunction
 from .samples import around, matrix
 from .shared_rules import row_of, steps_at, widened, zeros_of
 
@@ -107,7 +107,7 @@ def hardsigmoid(x: Tensor) -> Tensor:
     """`x` / 6 + 1/2, clamped to 0 and 1, with torch's own gradient. Keeps one bit of each element instead of x.
 
     Forward:  y = torch.nn.functional.hardsigmoid(x), bit for bit.
-    Backward: grad_x = grad / 6 where -3 < x < 3, else 0: torch's own gradient, also at both edges and where x is NaN (in
+    Backward: grad_x = grad / 6 where -3 < x < 3, else 0: torch's own gradient, also at -3 and 3 and where x is NaN (in
         float64 torch multiplies by the 1/6 of float32). Saves as `leaky_relu`. Linear in grad. Other rules:
         clamp(x, -3, 3, rule=...) / 6 + 0.5.
 
@@ -127,11 +127,11 @@ def hardsigmoid(x: Tensor) -> Tensor:
 # --- torch's own gradients --------------------------------------------------------------------------------------------
 
 
-def _exact_gelu(grad: Tensor, x: Tensor, is_tanh: float, *, wants: Wants) -> Gradients:
+def _pull_gelu(grad: Tensor, x: Tensor, is_tanh: float, *, wants: Wants) -> Gradients:
     return _aten.gelu_backward(grad, x, approximate=APPROXIMATE[int(is_tanh)]), None
 
 
-def _exact_silu(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
+def _pull_silu(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
     if not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
         return (_aten.silu_backward(grad, x),)  # which torch cannot differentiate
     x = widened(x)
@@ -139,12 +139,12 @@ def _exact_silu(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
     return (widened(grad) * s * (1 + x * (1 - s)),)
 
 
-def _exact_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, wants: Wants) -> Gradients:
+def _pull_leaky_relu(grad: Tensor, x: Tensor, negative_slope: float, *, wants: Wants) -> Gradients:
     return torch.where(x > 0, grad, grad * negative_slope), None
 
 
-def _exact_hardsigmoid(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
-    # Literals: Dynamo would make symbols of named numbers, as `_fitted` says.
+def _pull_hardsigmoid(grad: Tensor, x: Tensor, *, wants: Wants) -> Gradients:
+    # Literals: Dynamo would make symbols of named numbers, as `_step_function` says.
     return (torch.where((x > -3) & (x < 3), grad * (1 / 6), zeros_of(grad)),)
 
 
@@ -172,41 +172,41 @@ def _exact_rule(name: str, pull: Pull, formula: str, **row: Any) -> Rule:
 def _planes(thresholds: tuple[float, ...], x: Tensor) -> list[Tensor]:
     """The code of an element is the number of thresholds that x is above. This returns a mask for each bit of it, the lowest first."""
     count = len(thresholds) + 1
-    above = [(x <= at).logical_not_() for at in thresholds]
+    above = [(x <= threshold).logical_not_() for threshold in thresholds]
     planes = []
     step = 1
     while step < count:  # bit p of k is 1 from each odd multiple of 2**p up to the next even one
         bit = above[step - 1]
-        for at in range(2 * step, count, step):
-            bit = bit ^ above[at - 1]
+        for multiple in range(2 * step, count, step):
+            bit = bit ^ above[multiple - 1]
         planes.append(bit)
         step *= 2
     return planes
 
 
-def _fewbit_steps(name: str, *others: float, bits: int) -> Steps:
+def _steps_of_fewbit(name: str, *others: float, bits: int) -> Steps:
     fitted = FITTED[name][bits]
     return Steps(fitted.slopes, partial(_planes, fitted.thresholds), fitted.thresholds)
 
 
 @constant_result
-def _fitted(name: str, bits: int) -> Fitted:
+def _step_function(name: str, bits: int) -> StepFunction:
     """The steps as constants of a graph. Dynamo would make symbols of floats from a table, which compiled autograd of 2.13 cannot hold."""
     return FITTED[name][bits]
 
 
-def _fewbit_pull(name: str, grad: Tensor, x: Tensor, *others: float, wants: Wants, bits: int) -> Gradients:
-    thresholds, slopes = _fitted(name, bits)
+def _pull_fewbit(name: str, grad: Tensor, x: Tensor, *others: float, wants: Wants, bits: int) -> Gradients:
+    thresholds, slopes = _step_function(name, bits)
     slope = torch.full_like(x, slopes[-1])
-    for at, level in zip(reversed(thresholds), reversed(slopes[:-1])):  # noqa: B905  Dynamo on torch 2.8
-        slope = torch.where(x <= at, level, slope)
+    for threshold, level in zip(reversed(thresholds), reversed(slopes[:-1])):  # noqa: B905  Dynamo on torch 2.8
+        slope = torch.where(x <= threshold, level, slope)
     return grad * slope, *[None] * len(others)
 
 
 def _fewbit_rule(name: str) -> Rule:
     return row_of(
         "fewbit",
-        partial(_fewbit_pull, name),
+        partial(_pull_fewbit, name),
         partial(getattr(reference, name), "fewbit"),
         colour="#225588",
         formula="grad * s; s is the slope of the interval of x, and 2^bits intervals are fitted to the derivative",
@@ -216,7 +216,7 @@ def _fewbit_rule(name: str) -> Rule:
         translates="few_bit quantized stepwise",
         parameters={"bits": 2},
         choices={"bits": (2, 3)},
-        steps=partial(_fewbit_steps, name),
+        steps=partial(_steps_of_fewbit, name),
         jumps=lambda bits, **_: FITTED[name][int(bits)].thresholds,
     )
 
@@ -224,10 +224,10 @@ def _fewbit_rule(name: str) -> Rule:
 # --- the ops ----------------------------------------------------------------------------------------------------------
 
 
-def _samples(*edges: float, others: tuple[tuple[float, ...], ...] = ((),)) -> tuple[Sample, ...]:
-    """Samples around the edges, one for each choice of the inputs behind x; then a matrix."""
+def _samples(*points: float, others: tuple[tuple[float, ...], ...] = ((),)) -> tuple[Sample, ...]:
+    """Samples around these points, one for each choice of the inputs behind x; then a matrix."""
     names = ["".join(f", {value:g}" for value in behind) for behind in others]
-    numbers = [around(f"numbers{name}", *edges, others=behind) for name, behind in zip(names, others, strict=True)]
+    numbers = [around(f"numbers{name}", *points, others=behind) for name, behind in zip(names, others, strict=True)]
     return *numbers, matrix(4, (3, 5), others[0])
 
 
@@ -247,7 +247,7 @@ GELU = _op(
     "gelu",
     _gelu_forward,
     lambda x, is_tanh, **how: gelu(x, approximate="tanh" if is_tanh else "none", **how),
-    _exact_rule("gelu", _exact_gelu, _GELU_FORMULA, keeps=("x", "is_tanh"), ulps=16, cancels=True),
+    _exact_rule("gelu", _pull_gelu, _GELU_FORMULA, keeps=("x", "is_tanh"), ulps=16, cancels=True),
     _fewbit_rule("gelu"),
     inputs=("x", "is_tanh"),
     samples=_samples(0.0, 0.5, 0.78125, others=((0,), (1,))),  # none near -0.75, where the derivative cancels
@@ -257,7 +257,7 @@ SILU = _op(
     "silu",
     functional.silu,
     silu,
-    _exact_rule("silu", _exact_silu, "grad * (e + x * e * (1 - e)) with e = 1 / (1 + exp(-x))", ulps=8, cancels=True),
+    _exact_rule("silu", _pull_silu, "grad * (e + x * e * (1 - e)) with e = 1 / (1 + exp(-x))", ulps=8, cancels=True),
     _fewbit_rule("silu"),
     inputs=("x",),
     samples=_samples(0.0, 0.671875, -0.671875, 1.1171875),
@@ -268,7 +268,7 @@ LEAKY_RELU = _op(
     "leaky_relu",
     functional.leaky_relu,
     leaky_relu,
-    _exact_rule("leaky_relu", _exact_leaky_relu, _LEAKY, keeps=("x", "negative_slope"), steps=_steps_of_leaky_relu),
+    _exact_rule("leaky_relu", _pull_leaky_relu, _LEAKY, keeps=("x", "negative_slope"), steps=_steps_of_leaky_relu),
     inputs=("x", "negative_slope"),
     samples=_samples(0.0, 1.0, others=((2.0**-7,), (0.375,), (-2.0,))),
     picture=Picture((0.1,), (0.0,)),
@@ -277,7 +277,7 @@ HARDSIGMOID = _op(
     "hardsigmoid",
     functional.hardsigmoid,
     hardsigmoid,
-    _exact_rule("hardsigmoid", _exact_hardsigmoid, "grad / 6 where |x| < 3, else 0", steps=_steps_of_hardsigmoid),
+    _exact_rule("hardsigmoid", _pull_hardsigmoid, "grad / 6 where |x| < 3, else 0", steps=_steps_of_hardsigmoid),
     inputs=("x",),
     samples=_samples(0.0, -3.0, 3.0),
     picture=Picture((), (-3.0, 3.0), low=-4.5, high=4.5),

@@ -1,4 +1,4 @@
-"""The rules of the clamp family: what x gets outside, what it gets at the edge, and what tensor bounds get."""
+"""The rules of the clamp family: what x gets outside, what x gets at a bound, and what tensor bounds get."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _elastic(
     scale = rounded(rounded(width, grad) * span, grad)
     usable = _is_usable(span) & (scale < torch.inf)
     distance = torch.where(blocked & usable, torch.where(above, x - max, min - x), 0.0)
-    share = distance / _or_one(scale, usable)
+    share = distance / _divisor_or_one(scale, usable)
     share = torch.where(share < 1, share, 1.0)
     return torch.where(blocked, -torch.where(share > 0, grad, 0.0) * share, grad)
 
@@ -89,18 +89,18 @@ def _elastic(
 def _inverting(grad: Tensor, below: Tensor, above: Tensor, x: Tensor, y: Tensor, min: Value, max: Value) -> Tensor:
     span = rounded(max - min, grad)
     usable = (x == x) & _is_usable(span)
-    room = torch.where(usable, torch.where(grad < 0, max - x, x - min), 0.0) / _or_one(span, _is_usable(span))
+    room = torch.where(usable, torch.where(grad < 0, max - x, x - min), 0.0) / _divisor_or_one(span, _is_usable(span))
     zero_times_inf = ((room == 0) & (grad.abs() == torch.inf)) | ((grad == 0) & (room.abs() == torch.inf))
     scaled = torch.where(zero_times_inf, 0.0, grad) * torch.where(zero_times_inf, 0.0, room)
     return torch.where(usable, scaled, _inward(grad, below, above))
 
 
 def _is_usable(span: Value) -> bool | Tensor:
-    """Positive and finite? A bool for a number, a mask for a tensor."""
+    """Is the span positive and finite? A bool for a number, a mask for a tensor."""
     return (span > 0) & (span < torch.inf)
 
 
-def _or_one(divisor: Value, usable: bool | Tensor) -> Value:
+def _divisor_or_one(divisor: Value, usable: bool | Tensor) -> Value:
     if isinstance(usable, Tensor):
         return torch.where(usable, divisor, 1.0)
     return divisor if usable else 1.0
@@ -109,8 +109,8 @@ def _or_one(divisor: Value, usable: bool | Tensor) -> Value:
 # --- the edge, and the gradient to the bounds -----------------------------------------------------------------------
 
 
-def _edge_share(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Value, Value]:
-    """(the gradient of x, the gradient of the bound) where x is at the edge."""
+def _gradients_at_bound(edge: str, grad: Tensor, at_min: Tensor, at_max: Tensor) -> tuple[Value, Value]:
+    """(the gradient of x, the gradient of the bound) where x is at a bound."""
     if edge == "closed":
         return grad, 0.0
     if edge == "open":
@@ -129,7 +129,7 @@ def _make_pull(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pu
     ) -> Gradients:
         wants_x, wants_min, wants_max = wants
         edge = "closed" if ignores_edge else edge
-        masks = _outside(x, y, min, max)
+        masks = _masks_outside(x, y, min, max)
         if edge != "closed" or wants_min or wants_max:
             at = x == y
             for bound in (min, max):
@@ -141,7 +141,7 @@ def _make_pull(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pu
         if not at_bounds:
             return grad_x, None, None
         at_min, at_max = at_bounds
-        to_x, to_bound = _edge_share(edge, grad, at_min, at_max)
+        to_x, to_bound = _gradients_at_bound(edge, grad, at_min, at_max)
         if grad_x is not None and edge != "closed":
             grad_x = torch.where(at_min | at_max, to_x, grad_x)
         if wants_min:
@@ -156,8 +156,8 @@ def _make_pull(outside: Callable[..., Tensor], ignores_edge: bool = False) -> Pu
     return pull
 
 
-def _outside(x: Tensor, y: Tensor, low: Bound, high: Bound) -> list[Tensor]:
-    """Is x below the range, is it above? A compiler that compares x with numbers need not compute y in the backward, which takes longer."""
+def _masks_outside(x: Tensor, y: Tensor, low: Bound, high: Bound) -> list[Tensor]:
+    """Two masks: x is below the range, x is above it. A compiler compares x with numbers, which saves computing y in the backward."""
     if not (is_compiling() and x.is_cpu) or isinstance(low, Tensor) or isinstance(high, Tensor):
         return [x < y, x > y]
     low, high = -torch.inf if low is None else low, torch.inf if high is None else high
@@ -167,9 +167,9 @@ def _outside(x: Tensor, y: Tensor, low: Bound, high: Bound) -> list[Tensor]:
 def in_one_byte(masks: list[Tensor]) -> list[Tensor]:
     """The same masks, computed from one integer for each element: a compiler saves that for backward, and not x or all masks."""
     code = masks[0].to(torch.uint8)
-    for place, mask in enumerate(masks[1:], 1):
-        code = code | mask.to(torch.uint8) << place
-    return [(code >> place & 1).to(torch.bool) for place in range(len(masks))]
+    for bit, mask in enumerate(masks[1:], 1):
+        code = code | mask.to(torch.uint8) << bit
+    return [(code >> bit & 1).to(torch.bool) for bit in range(len(masks))]
 
 
 def _expand_bool(value: object, like: Tensor) -> Tensor:
@@ -183,7 +183,7 @@ def _pull_identity(grad: Tensor, x: object, min: object, max: object, *, wants: 
     return _make_pull(_identity, ignores_edge=True)(grad, x, min, max, wants=wants, **how)
 
 
-def _keeps_for_the_bounds_only(wants: Wants) -> tuple[str, ...]:
+def _inputs_for_bounds(wants: Wants) -> tuple[str, ...]:
     return BOUNDED if wants[1] or wants[2] else ()
 
 
@@ -251,7 +251,7 @@ _rule(
     is_linear=True,
     ignores_edge=True,
     pull=_pull_identity,
-    keeps=_keeps_for_the_bounds_only,
+    keeps=_inputs_for_bounds,
     sides=lambda: (ALL, ALL),
     is_long=False,
     also_called="straight-through, clamp_ste, preserve-gradient",

@@ -113,9 +113,10 @@ def clamp(
     """Clamp `x`. Outside the bounds, only gradients pass that lead back inside.
 
     Forward:  y = torch.clamp(x, min, max), bit for bit.
-    Backward: `rule` decides grad_x outside the bounds, `edge` at them. With the default rule grad_x = grad inside the range, and
-        outside where a descent step along grad leads back, else 0: a pseudo-gradient. Saves x and tensor bounds, or one or two bits
-        per element if the rule only asks on which side of two constants x is (docs/memory.md); "identity" saves nothing.
+    Backward: `rule` decides grad_x outside the bounds, `edge` decides it at the bounds. The default rule passes grad inside the range.
+        Outside, it passes grad if a descent step along grad leads back inside, and gives 0 otherwise: a pseudo-gradient.
+        Saves x and tensor bounds, or one or two bits per element if the rule only asks on which side of two constants x is
+        (docs/memory.md); "identity" saves nothing.
         Rules and edges that read grad, such as the default rule, are not linear in grad. Their gradients do not add up over losses,
         micro-batches or ranks that share x as a parameter (docs/understand.md has an example), and forward mode raises an error.
         torch.export keeps the values and drops every rule, with a warning if the program may be trained.
@@ -125,8 +126,8 @@ def clamp(
         min, max: in the unit of x; number, tensor that broadcasts with x, or None for no bound. A tensor bound gets the gradient of
             the values that it replaced, summed to its shape. Where a tensor min exceeds max, y = max.
         rule: a name or a rule object; `pseudograd rules clamp` lists them.
-        edge: what x gets exactly at a bound: "closed" grad (torch <= 2.13), "open" 0 (torch >= 2.14 with numbers), "half" 0.5 * grad
-            (torch >= 2.14 with tensors), "inward" as the rule of that name does outside. A rule that ignores the edge says so.
+        edge: what x gets exactly at a bound. "closed": grad (torch <= 2.13). "open": 0 (torch >= 2.14 with numbers). "half": 0.5 * grad
+            (torch >= 2.14 with tensors). "inward": what the rule "inward" gives outside. "identity" and "inverting" ignore the edge.
         maximize: True for gradient ascent: computes -rule(-grad). No effect on rules that are linear in grad.
     Returns: shape, dtype and device of torch.clamp(x, min, max).
     Raises: ValueError if both bounds are None, a number bound is NaN or does not fit the dtype of x, min > max (numbers only: comparing

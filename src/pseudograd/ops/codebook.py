@@ -57,7 +57,7 @@ def vector_quantize(x: Tensor, codebook: Tensor, *, rule: RuleLike = DEFAULT_RUL
     indices = nearest_code(x.detach(), codebook.detach())
     codes = functional.embedding(indices, codebook.detach())
     rotates = name == ROTATION_RULE and engine.is_recording(x)
-    return replace_grad(codes, _rotated(x, codes) if rotates else x), indices
+    return replace_grad(codes, _rotate(x, codes) if rotates else x), indices
 
 
 def commitment_loss(x: Tensor, codes: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ def codebook_loss(x: Tensor, codebook: Tensor, indices: Tensor) -> Tensor:
     return functional.mse_loss(functional.embedding(indices, codebook), x.detach())
 
 
-def _rotated(x: Tensor, codes: Tensor) -> Tensor:
+def _rotate(x: Tensor, codes: Tensor) -> Tensor:
     """|q|/|x| R x, linear in x. R = I - 2 r r^T + 2 q x^T with unit vectors: the directions x and q, and r halfway between them."""
     dtype = torch.float64 if torch.float64 in (x.dtype, codes.dtype) else torch.float32
     halfway, x_direction, code_direction, scale = _rotation(x.detach().to(dtype), codes.to(dtype))
@@ -161,9 +161,9 @@ def _check(op: str, x: Tensor, codebook: Tensor) -> None:
 
 # --- the search for the nearest code ----------------------------------------------------------------------------------
 # Distances come from matrix products in single precision, a chunk at a time. If two distances are closer than the proven bound of
-# their rounding errors, the row is searched again in double precision, and codes that are still too close are compared by squared
+# their rounding errors, the vector is searched again in double precision, and codes that are still too close are compared by squared
 # differences. So the index is that of the least float64 squared difference, or the first such index if several are equal.
-# The first search reads one result from the device, the rows that are not decided: each reading waits for all work of the device.
+# The first search reads one result from the device, the vectors that are not decided: each reading waits for all work of the device.
 # The search branches on values, which a traced function must not do. So it is a custom op: a compiler and vmap see one node.
 
 CHUNK = 2**22  # numbers in the largest temporary: 16 MiB in single precision
@@ -191,18 +191,18 @@ def _register_sharding() -> None:
 
 
 def _nearest_code(x: Tensor, codebook: Tensor) -> Tensor:
-    rows = x.reshape(-1, x.shape[-1])
+    vectors = x.reshape(-1, x.shape[-1])
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         is_double = torch.float64 in (x.dtype, codebook.dtype) or not _keeps_single_precision(x.device)
-        indices = (_search_exactly if is_double else _search_in_single)(rows, codebook)
+        indices = (_search_exactly if is_double else _search_in_single)(vectors, codebook)
     return indices.reshape(x.shape[:-1])
 
 
-def _shape(x: Tensor, codebook: Tensor) -> Tensor:
+def _make_meta_result(x: Tensor, codebook: Tensor) -> Tensor:
     return x.new_empty(x.shape[:-1], dtype=torch.int64)
 
 
-def _batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor, codebook: Tensor) -> tuple[Tensor, int]:
+def _search_under_vmap(info: Any, in_dims: tuple[int | None, ...], x: Tensor, codebook: Tensor) -> tuple[Tensor, int]:
     x_dim, codebook_dim = in_dims
     if codebook_dim is None:
         return nearest_code(x.movedim(x_dim, 0), codebook), 0  # type: ignore[arg-type]
@@ -214,26 +214,28 @@ def _batched(info: Any, in_dims: tuple[int | None, ...], x: Tensor, codebook: Te
 _library = torch.library.Library("pseudograd", "DEF")
 _library.define("nearest_code(Tensor x, Tensor codebook) -> Tensor")
 _library.impl("nearest_code", _nearest_code, "CompositeExplicitAutograd")
-_library.impl("nearest_code", _shape, "Meta")  # register_fake would look for its caller's source, which costs 3 ms
-torch.library.register_vmap("pseudograd::nearest_code", _batched, lib=_library)
+_library.impl(
+    "nearest_code", _make_meta_result, "Meta"
+)  # register_fake would look for its caller's source, which costs 3 ms
+torch.library.register_vmap("pseudograd::nearest_code", _search_under_vmap, lib=_library)
 
 
 def _search_in_single(x: Tensor, codebook: Tensor) -> Tensor:
-    """The index of each row by scores |c|^2 - 2 x.c. Rows that are not certain, as all with NaN, infinity or overflow, are searched again.
+    """The index of each vector by scores |c|^2 - 2 x.c. An uncertain vector, as each with NaN, infinity or overflow, is searched again.
 
-    `_slack` says how far two scores have to be apart; here with |x| + longest for every length, and `spare` for the loss by underflow.
+    `_slack` says how far two scores have to be apart. Here |x| + longest stands for every length, and `spare` for the loss by underflow.
     """
     codes, size, limits = codebook.float(), x.shape[-1] + SPARE, torch.finfo(torch.float32)
     lengths = torch.linalg.vector_norm(codes, dim=-1)
     indices = torch.empty(len(x), dtype=torch.int64, device=x.device)
     least, second = torch.empty((2, len(x)), device=x.device)
     # A CUDA device gets fewer and larger parts, because Python starts each. One buffer holds the scores of every part in turn.
-    step = _rows_at_a_time(max(codebook.shape) // (1 + x.is_cuda))
+    step = _vectors_at_a_time(max(codebook.shape) // (2 if x.is_cuda else 1))
     buffer, squares = torch.empty(min(step, len(x)), len(codes), device=x.device), lengths.square()
     for start in range(0, len(x), step):
         part = slice(start, start + step)
-        rows, part_indices = x[part].float(), indices[part]
-        scores = torch.addmm(squares, rows, codes.mT, alpha=-2, out=buffer[: len(rows)])
+        vectors, part_indices = x[part].float(), indices[part]
+        scores = torch.addmm(squares, vectors, codes.mT, alpha=-2, out=buffer[: len(vectors)])
         torch.min(scores, -1, out=(least[part], part_indices))
         torch.amin(scores.scatter_(1, part_indices.unsqueeze(1), torch.inf), -1, out=second[part])
     gamma = _gamma(size, limits.eps)
@@ -277,31 +279,32 @@ def squared_differences(x: Tensor, codes: Tensor) -> Tensor:
     return (x.double() - codes.double()).square_().sum(-1)
 
 
-def _rows_at_a_time(numbers_per_row: int) -> int:
-    return max(1, CHUNK // max(1, numbers_per_row))
+def _vectors_at_a_time(numbers_per_vector: int) -> int:
+    return max(1, CHUNK // max(1, numbers_per_vector))
 
 
-def _chunks(rows: int, numbers_per_row: int) -> Iterator[slice]:
-    step = _rows_at_a_time(numbers_per_row)
-    return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+def _chunks(vectors: int, numbers_per_vector: int) -> Iterator[slice]:
+    step = _vectors_at_a_time(numbers_per_vector)
+    return (slice(start, min(start + step, vectors)) for start in range(0, vectors, step))
 
 
 def _search_in_double(x: Tensor, codebook: Tensor) -> Tensor:
     """The search in double precision, with the mean of the codes subtracted. Codes that are too close are compared by differences."""
     first = _first_of_equals(codebook)
     codes = codebook[first].double()
-    middle = codes.mean(0)
-    moved = codes - middle
-    squares = moved.square().sum(-1)
+    mean = codes.mean(0)
+    centred = codes - mean
+    squares = centred.square().sum(-1)
     longest = squares.amax().sqrt()
     indices = torch.empty(len(x), dtype=torch.int64, device=x.device)
     for part in _chunks(len(x), len(codes)):
-        rows = x[part].double()
-        scores = torch.addmm(squares, rows - middle, moved.mT, alpha=-2)
-        is_candidate = ~(scores > (scores.amin(-1) + _slack(rows - middle, longest)).unsqueeze(1))
-        row, code = is_candidate.nonzero(as_tuple=True)
-        pairs = [squared_differences(rows[row[pair]], codes[code[pair]]) for pair in _chunks(len(row), codes.shape[-1])]
-        indices[part] = first[_first_least(torch.cat(pairs), row, code, len(rows))]
+        vectors = x[part].double()
+        scores = torch.addmm(squares, vectors - mean, centred.mT, alpha=-2)
+        is_candidate = ~(scores > (scores.amin(-1) + _slack(vectors - mean, longest)).unsqueeze(1))
+        vector, code = is_candidate.nonzero(as_tuple=True)
+        chunks = _chunks(len(vector), codes.shape[-1])
+        distances = [squared_differences(vectors[vector[pairs]], codes[code[pairs]]) for pairs in chunks]
+        indices[part] = first[_first_least(torch.cat(distances), vector, code, len(vectors))]
     return indices
 
 
@@ -312,11 +315,12 @@ def _first_of_equals(codebook: Tensor) -> Tensor:
     return indices.new_full((len(distinct),), len(codebook)).scatter_reduce(0, inverse, indices, "amin").sort().values
 
 
-def _first_least(distance: Tensor, row: Tensor, code: Tensor, rows: int) -> Tensor:
-    """For each row, the lowest index among the codes at the least distance. distance[k] is that of row[k] and code[k]."""
-    least = distance.new_full((rows,), torch.inf).scatter_reduce(0, row, distance, "amin")
-    least_at = distance == least[row]
-    return code.new_full((rows,), torch.iinfo(code.dtype).max).scatter_reduce(0, row[least_at], code[least_at], "amin")
+def _first_least(distance: Tensor, vector: Tensor, code: Tensor, vectors: int) -> Tensor:
+    """For each vector, the lowest index among the codes at the least distance. distance[k] is that of vector[k] and code[k]."""
+    least = distance.new_full((vectors,), torch.inf).scatter_reduce(0, vector, distance, "amin")
+    is_least = distance == least[vector]
+    no_code = code.new_full((vectors,), torch.iinfo(code.dtype).max)
+    return no_code.scatter_reduce(0, vector[is_least], code[is_least], "amin")
 
 
 def _slack(x: Tensor, longest: Tensor) -> Tensor:

@@ -50,7 +50,8 @@ def jumprelu(
     Backward: grad_x = grad where x > threshold, else 0, the true gradient. A tensor threshold gets
         -grad * threshold * K(u) / bandwidth with u = (x - threshold) / bandwidth, summed to its shape: a pseudo-gradient. K is a density:
         for "window" 1 where |u| <= 1/2, for "triangle" max(0, 1 - |u|), and so on. With "zero" the threshold gets 0, the true gradient.
-        With window_to_x, each entry's share of the threshold's gradient is also subtracted from grad_x there: a pseudo-gradient, too.
+        With window_to_x, what an entry of x adds to the threshold's gradient is subtracted from grad_x of this entry: a
+        pseudo-gradient, too.
         A NaN or infinite x adds nothing to the threshold's gradient. Saves x and the threshold. Linear in grad.
 
     Args:
@@ -59,7 +60,7 @@ def jumprelu(
             Its dtype may be wider than that of x: bfloat16 loses the small steps of a float32 threshold.
         bandwidth: width of the window in the unit of x; a number above 0. If it is too narrow, no x lies in the window of a threshold, and
             the threshold does not learn; `diagnose` counts such thresholds.
-        window_to_x: subtract the threshold's gradient from grad_x, entry by entry?
+        window_to_x: subtract from grad_x of each entry what the entry adds to the threshold's gradient?
         rule: "window", "triangle", "arctan", "sigmoid", "fast_sigmoid", "gaussian" or "zero".
     Returns: shape, dtype and device of x.
     Raises: TypeError if x or a tensor threshold is not floating point, or another argument is no number or no bool; ValueError if
@@ -114,22 +115,22 @@ def _pull_from(
 ) -> Gradients:
     """gradient_of_threshold computes the gradient that the threshold gets from each x. None for a rule that gives the threshold 0."""
     wants_x, wants_threshold, *_ = wants
-    share = grad_x = None
+    to_threshold = grad_x = None
     if gradient_of_threshold is not None and (wants_threshold or window_to_x):
-        share = gradient_of_threshold(grad, x, threshold, bandwidth, **settings)
+        to_threshold = gradient_of_threshold(grad, x, threshold, bandwidth, **settings)
     if wants_x:
         grad_x = torch.where(_is_below(x, threshold), 0.0, grad)
-        grad_x = grad_x - share if share is not None and window_to_x else grad_x
-    if wants_threshold and share is None:
-        share = zeros_of(grad)
-    return grad_x, share if wants_threshold else None, None, None
+        grad_x = grad_x - to_threshold if to_threshold is not None and window_to_x else grad_x
+    if wants_threshold and to_threshold is None:
+        to_threshold = zeros_of(grad)
+    return grad_x, to_threshold if wants_threshold else None, None, None
 
 
 def _window_gradient(name: str, grad: Tensor, x: Tensor, threshold: Threshold, bandwidth: float) -> Tensor:
     """-grad * threshold * density; 0 where one of the factors is 0, even if another one is infinite."""
     level = widened(threshold) if isinstance(threshold, Tensor) else rounded(threshold, x)
-    scale, height = SLOPES[name].unit(bandwidth)
-    density = SLOPES[name].of(widened(x) - level, scale, height)
+    scale, height = SLOPES[name].unit_area(bandwidth)
+    density = SLOPES[name].slope(widened(x) - level, scale, height)
     if isinstance(level, Tensor):  # an infinite threshold far from x gives 0, and not 0 * inf
         level = torch.where(density == 0, density, level)
     jump = level * density
@@ -175,7 +176,7 @@ RULES: dict[str, Rule] = {}
 def _find_formula(name: str, threshold: Threshold, bandwidth: float, window_to_x: bool) -> Formula:
     """The formula that C computes. A tensor threshold is an input of the call, and no part of the formula."""
     numbers = () if isinstance(threshold, Tensor) else (threshold,)
-    curve = SLOPES[name].curve(*SLOPES[name].unit(bandwidth))
+    curve = SLOPES[name].curve(*SLOPES[name].unit_area(bandwidth))
     return Formula("jump and back" if window_to_x else "jump", numbers=numbers, curve=curve)
 
 
@@ -202,7 +203,7 @@ _rule("gaussian", "-grad * threshold / (bandwidth * sqrt(2 * pi)) * exp(-u^2 / 2
 _rule("zero", "0", "true native none detach", "the true gradient")
 
 
-def _features(name: str, window_to_x: bool, *thresholds: float) -> Sample:
+def _sample_of_features(name: str, window_to_x: bool, *thresholds: float) -> Sample:
     """A sample with a threshold for each feature."""
 
     def build(dtype: torch.dtype) -> tuple[object, ...]:
@@ -212,7 +213,7 @@ def _features(name: str, window_to_x: bool, *thresholds: float) -> Sample:
     return Sample(name, build)
 
 
-def _shared(dtype: torch.dtype) -> tuple[object, ...]:
+def _build_shared(dtype: torch.dtype) -> tuple[object, ...]:
     """One threshold for all x, with x near the threshold and near both ends of its window."""
     x, *_ = _NUMBERS.build(dtype)
     return x, torch.tensor(0.75, dtype=dtype), 0.5, False
@@ -234,10 +235,10 @@ JUMPRELU = register(
             x, threshold, bandwidth=bandwidth, window_to_x=bool(window_to_x), **how
         ),
         samples=(
-            Sample("a threshold for all", _shared),
+            Sample("a threshold for all", _build_shared),
             _NUMBERS,
-            _features("a threshold each", False, 0.5, -0.25, 0.0),
-            _features("to x, too", True, 0.5, 1.0, 0.25),
+            _sample_of_features("a threshold each", False, 0.5, -0.25, 0.0),
+            _sample_of_features("to x, too", True, 0.5, 1.0, 0.25),
         ),
         picture=Picture((1.0, 0.5, True), jumps=(0.75, 1.0, 1.25), low=-0.5, high=2.5),
     )

@@ -76,15 +76,15 @@ def policy_loss(
         rule: a name or a rule object; `pseudograd rules policy_loss` draws them. It may be a rule of your own.
             {"positive": ..., "negative": ...} has one rule for A > 0 and one for the rest.
         space: "ratio" or "log": whether the clip acts on r or on log_ratio.
-        ceiling: for A < 0 the ratio counts as at most this, and gets no gradient above: the dual clip. Above 1 + high, or None.
+        ceiling: the dual clip: for A < 0, a ratio above the ceiling counts as the ceiling and gets no gradient. Above 1 + high, or None.
         value: "objective", the value that papers and logs show, or "clipped", the value without PPO's min. The gradient to log_ratio is
             the same.
-        edge: the share of the gradient exactly at a bound: "closed" all (torch <= 2.13 computes PPO's usual form so), "half" half of it
-            (torch >= 2.14), "open" nothing.
+        edge: the share of the gradient that passes exactly at a bound. "closed": all, as torch <= 2.13 does in PPO's usual form.
+            "half": half of it, as torch >= 2.14. "open": nothing.
         level: "token"; "sequence": every token has the mean log_ratio of its sequence, and gets the gradient of it (GSPO's token
-            form); "geometric": each token is clipped, then every token has the loss of their geometric mean (GMPO). For both the
+            form); "geometric": each token is clipped, then every token has the loss of their geometric mean (GMPO). With these two, the
             mean of the result over a sequence is the sequence's loss.
-        mask: bool, broadcasts to log_ratio: the tokens that count. The others get loss 0 and no gradient. None: all.
+        mask: bool, broadcasts to log_ratio: the tokens that count. The others have loss 0 and get no gradient. None: all tokens count.
     Returns: the shape that log_ratio and advantage broadcast to; float32 for half precision, else their dtype. Not reduced.
     Raises: TypeError if a tensor is an integer or a bound no number; ValueError if a bound is out of range, shapes do not fit, a name
         is unknown, or both bounds are None with a rule that needs one.
@@ -148,8 +148,8 @@ def _check_choices(
     rule: PolicyRule, edge: str, bounds: tuple[Bound, Bound, Bound], choices: tuple[str, ...]
 ) -> tuple[tuple[RuleLike, ...], Bound, Bound, Bound]:
     """Check these arguments; those that have passed are not checked again. Returns the rules, and the bounds as numbers."""
-    call, kinds = None, {*map(type, bounds)}
-    if kinds <= {float, type(None)} and not isinstance(rule, Mapping) and not is_compiling():
+    call, types = None, {*map(type, bounds)}
+    if types <= {float, type(None)} and not isinstance(rule, Mapping) and not is_compiling():
         call = call_for(POLICY_LOSS, rule, edge)
         if {*map(type, choices)} == {str} and (bounds, choices) in call.admitted:
             return (rule,), *bounds
@@ -185,7 +185,9 @@ def _check_tensors(log_ratio: Tensor, advantage: Tensor, mask: Tensor | None) ->
 
 
 def _check_bounds(low: Bound, high: Bound, ceiling: Bound) -> tuple[Bound, Bound, Bound]:
-    low, high, ceiling = (_number(name, bound) for name, bound in (("low", low), ("high", high), ("ceiling", ceiling)))
+    low, high, ceiling = (
+        _check_number(name, bound) for name, bound in (("low", low), ("high", high), ("ceiling", ceiling))
+    )
     if low is not None and (is_true(low <= 0) or is_true(low >= 1)):
         raise ValueError(must(_OP, "low", "be between 0 and 1", low, "The lower bound is 1 - low; None for no bound"))
     if high is not None and is_true(high <= 0):
@@ -196,7 +198,7 @@ def _check_bounds(low: Bound, high: Bound, ceiling: Bound) -> tuple[Bound, Bound
     return low, high, ceiling
 
 
-def _number(name: str, bound: object) -> Bound:
+def _check_number(name: str, bound: object) -> Bound:
     if bound is None:
         return None
     bound = as_number(bound)
@@ -225,9 +227,11 @@ def _check_a_bound(low: Bound, high: Bound, rules: tuple[RuleLike, ...]) -> None
 class Clip:
     """The ratios of all tokens, and the masks that compare them with the bounds in the space of the clip.
 
-    log_ratio, advantage: as tensors of one shape and one dtype, which is no half precision. x, min, max, top: the ratio, its bounds and the
-    ceiling in the space of the clip; the bounds of the ratio itself are lowest, highest and ceiling. in_log: is space "log"? without_min:
-    is value "clipped", without PPO's min?
+    log_ratio, advantage: tensors of one shape and one dtype, which is no half precision.
+    lowest, highest, ceiling: the bounds of the ratio.
+    x, min, max, top: the ratio, its two bounds and the ceiling, in the space of the clip.
+    in_log: is this the space "log"?
+    without_min: is `value` "clipped", so that PPO's min is left out?
     """
 
     def __init__(
@@ -292,7 +296,7 @@ class Clip:
         return torch.where(self.advantage < 0, lowest, highest)
 
     def ratio_of_value(self, log_ratio: Tensor, without_min: int) -> Tensor:
-        """The ratio by which the value multiplies -A. Without PPO's min c(r); with it c(r) where the clip is blocked, else r."""
+        """The ratio by which the value multiplies -A. Without PPO's min it is c(r); with the min c(r) where the clip is blocked, else r."""
         below, above = self.below, self.above
         if not without_min:
             below, above = below & ~(self.advantage > 0), above & ~(self.advantage < 0)
@@ -309,7 +313,7 @@ class Clip:
         return torch.where(self.is_over, 0.0, torch.where(self.is_at_ceiling, SHARES[edge] * gradient, gradient))
 
     def second_is_zero(self, gradient: Tensor) -> Tensor:
-        """Where are second derivatives 0, too? Where the gradient is 0, unless A = 0 and r is finite: then that by A is not."""
+        """A mask: the gradient and all its derivatives are 0. Where A = 0 and r is finite, the derivative by A is not 0."""
         ratio = torch.exp(self.log_ratio) if self.in_log else self.x
         return (gradient == 0) & ((self.advantage != 0) | (ratio == torch.inf))
 
@@ -370,7 +374,7 @@ def _clamp_gradient(row: Rule, grad: Tensor, clip: Clip, edge: str, **parameters
     second_is_zero = clip.second_is_zero(slope)
     if not clip.in_log and not (torch.is_grad_enabled() or transforms_are_active() or in_forward_mode()):
         return torch.where(second_is_zero, 0.0, grad * slope * clip.x)
-    # Where it is 0 the ratio counts as 1: a second derivative would multiply an infinite ratio by zero.
+    # Where the gradient is 0 the ratio counts as 1: a second derivative would multiply an infinite ratio by zero.
     log_ratio = torch.where(second_is_zero, 0.0, clip.log_ratio)
     weight = clip.ratio_of_value(log_ratio, without_min=row.is_linear) if clip.in_log else torch.exp(log_ratio)
     return torch.where(second_is_zero, 0.0, grad) * slope * weight
@@ -429,13 +433,13 @@ def _find_formula(
     edge: str,
     **_: object,
 ) -> Formula | None:
-    """With numbers as rules.h names them; the ceiling is 0 where there is none. C does not limit what an advantage gets."""
+    """The formula of the C code, its numbers as rules.h names them. None for an advantage that `_limit` would have to limit."""
     if advantage.requires_grad and advantage.dtype.itemsize == 2:
         return None
     ratios = None if low is None else 1 - low, None if high is None else 1 + high, ceiling
     least, most, top = [math.log(ratio) if in_log and ratio is not None else ratio for ratio in ratios]
-    of_ceiling = (0.0, 0.0, 0.0) if ceiling is None or top is None else (top, ceiling, SHARES[edge])
-    numbers = float(without_min), ratios[0] or 0.0, ratios[1] or 0.0, *of_ceiling, float(is_linear)
+    numbers_of_ceiling = (0.0, 0.0, 0.0) if ceiling is None or top is None else (top, ceiling, SHARES[edge])
+    numbers = float(without_min), ratios[0] or 0.0, ratios[1] or 0.0, *numbers_of_ceiling, float(is_linear)
     if in_log:
         return Formula("loss", least, most, numbers, of_x=widened, b_of_x=torch.exp)
     return Formula("loss", least, most, numbers, of_x=_ratio)
@@ -516,7 +520,7 @@ def _trial() -> tuple[object, ...]:
     return torch.ones(5), torch.linspace(0.25, 2, 5), torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5]), 0.8, 1.2
 
 
-def _public(log_ratio: Tensor, advantage: Tensor, *numbers: Any, **choices: Any) -> Tensor:
+def _call_public(log_ratio: Tensor, advantage: Tensor, *numbers: Any, **choices: Any) -> Tensor:
     low, high, ceiling, in_log, without_min = numbers
     choices |= {"space": SPACES[int(in_log)], "value": VALUES[int(without_min)]}
     return policy_loss(log_ratio, advantage, low=low, high=high, ceiling=ceiling, **choices)
@@ -533,7 +537,7 @@ POLICY_LOSS = register(
         default_rule=DEFAULT_RULE,
         default_edge="closed",
         adapter=Adapter(_adapt, ("grad", "ratio", "advantage", "min", "max"), _trial),
-        public=_public,
+        public=_call_public,
         samples=(
             _sample("PPO's", 0.25, 0.25, None, 0, 0),
             _sample("in log space", 0.5, 1.0, None, 1, 1),

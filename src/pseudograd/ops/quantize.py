@@ -51,9 +51,9 @@ def fake_quantize(
 
     Forward:  z = round(x * (1 / scale)) + zero_point; code = clamp(z, quant_min, quant_max); y = (code - zero_point) * scale. Half
         precision is computed in float32. Even for a float64 x, 1 / scale and the last product are computed in float32, unless scale is
-        a float64 tensor. Unless scale is one, y of a finite x equals that of torch.fake_quantize_per_tensor_affine on the CPU bit for
-        bit; only torch 2.8 gives another y for float64 x, for grids beyond 2^24 and where |x / scale| >= 2^63. Infinities go to the
-        ends of the grid and NaN stays NaN.
+        a float64 tensor. Without such a scale, y of a finite x equals that of torch.fake_quantize_per_tensor_affine on the CPU bit
+        for bit; only torch 2.8 gives another y for float64 x, for grids beyond 2^24 and where |x / scale| >= 2^63. Infinities go to
+        the ends of the grid and NaN stays NaN.
     Backward: grad_x is the gradient that `clamp` with this `rule` and `edge` gives z; inside the grid, grad. This is a pseudo-gradient,
         because rounding counts as the identity. A tensor scale gets
         grad * (code - zero_point) - grad_x * x / scale, a tensor zero_point (grad_x - grad) * scale, summed to their shapes. Saves x
@@ -134,10 +134,10 @@ def _fit_to_x(name: str, value: object, x: Tensor, axis: int | None) -> Value:
 
 # --- the formula ------------------------------------------------------------------------------------------------------
 
-_EXACT = 2**23  # float32 holds the difference of two codes exactly if both are at most this
+_LARGEST_EXACT = 2**23  # float32 holds the difference of two codes exactly if both are at most this
 
 
-def _rounded(position: Tensor) -> Tensor:
+def _round_unrecorded(position: Tensor) -> Tensor:
     """The rounded position. It is not recorded: its gradient would be 0, and no report of `override(round=...)` should count this call.
 
     Compiled code does not detach: torch's older vmap (`is_grads_batched`) may run it, and cannot detach.
@@ -155,7 +155,7 @@ def _find_grid(
     scale: Value, zero_point: Value, quant_min: int, quant_max: int
 ) -> tuple[float, float, float, float, float] | None:
     """1 / scale, zero_point, quant_min, quant_max, scale; None if one of them is a tensor, or if float32 cannot hold them all."""
-    if isinstance(scale, Tensor) or isinstance(zero_point, Tensor) or max(-quant_min, quant_max) > _EXACT:
+    if isinstance(scale, Tensor) or isinstance(zero_point, Tensor) or max(-quant_min, quant_max) > _LARGEST_EXACT:
         return None
     scale, inverse = _single_scale(scale)
     least = torch.finfo(torch.float32).tiny
@@ -177,9 +177,9 @@ def _place_on_grid(x: Tensor, scale: Value, zero_point: Value) -> tuple[Tensor, 
         scale, inverse = _single_scale(scale)
     elif scale.dtype is not torch.float64 or wide.dtype is not torch.float64:
         scale = scale.float()
-    zero = _rounded(zero_point.to(wide.dtype)) if isinstance(zero_point, Tensor) else float(zero_point)
+    zero = _round_unrecorded(zero_point.to(wide.dtype)) if isinstance(zero_point, Tensor) else float(zero_point)
     position = wide * (scale.reciprocal().to(wide.dtype) if isinstance(scale, Tensor) else inverse)
-    z = _rounded(position)
+    z = _round_unrecorded(position)
     if is_compiling() or isinstance(zero, Tensor) or zero:
         z = z + zero
     return position, z, zero, scale
@@ -187,9 +187,9 @@ def _place_on_grid(x: Tensor, scale: Value, zero_point: Value) -> tuple[Tensor, 
 
 def _forward(x: Tensor, scale: Value, zero_point: Value, quant_min: int, quant_max: int) -> Tensor:
     _, z, zero, scale = _place_on_grid(x, scale, zero_point)
-    if max(-quant_min, quant_max) > _EXACT:  # torch clamps and subtracts in integers
+    if max(-quant_min, quant_max) > _LARGEST_EXACT:  # torch clamps and subtracts in integers
         z = z.double()
-        zero = _rounded(zero_point.double()) if isinstance(zero_point, Tensor) else zero
+        zero = _round_unrecorded(zero_point.double()) if isinstance(zero_point, Tensor) else zero
     code = torch.clamp(z, quant_min, quant_max)
     steps = code - zero if isinstance(zero, Tensor) or zero else code + 0.0  # the sum makes 0 of -0
     return (steps.to(scale.dtype if isinstance(scale, Tensor) else torch.float32) * scale).to(x.dtype)
@@ -236,14 +236,14 @@ def _pull_on_grid(
 _INPUTS = ("x", "scale", "zero_point", "quant_min", "quant_max")
 
 
-def _keeps_for_parameters(wants: Wants) -> tuple[str, ...]:
+def _inputs_for_parameters(wants: Wants) -> tuple[str, ...]:
     """The inputs that are saved for a rule that reads none: all if the scale or the zero point learns."""
     return _INPUTS if wants[1] or wants[2] else ()
 
 
 def _find_formula(scale: Value, zero_point: Value, quant_min: int, quant_max: int, **_: object) -> Formula | None:
     """What C computes if the scale is a tensor. None for other scales, and if float32 does not hold all codes exactly."""
-    if not isinstance(scale, Tensor) or max(-quant_min, quant_max) > _EXACT:
+    if not isinstance(scale, Tensor) or max(-quant_min, quant_max) > _LARGEST_EXACT:
         return None
     return Formula("grid", quant_min, quant_max, () if isinstance(zero_point, Tensor) else (zero_point,))
 
@@ -253,7 +253,7 @@ def _grid_rule(rule: Rule) -> Rule:
     return rule.replaced(
         pull=partial(_pull_on_grid, rule),
         reference=partial(reference.fake_quantize, rule.reference),
-        keeps=_INPUTS if isinstance(rule.keeps, tuple) else _keeps_for_parameters,
+        keeps=_INPUTS if isinstance(rule.keeps, tuple) else _inputs_for_parameters,
         requires=(),
         compares=False,
         is_long=False,
@@ -261,7 +261,7 @@ def _grid_rule(rule: Rule) -> Rule:
     )
 
 
-def _per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[object, ...]:
+def _build_per_channel(dtype: torch.dtype, *zero_points: float) -> tuple[object, ...]:
     """A sample with one grid for each channel: x lies on the points of the grid, between them, at both ends and beyond."""
     scale = torch.tensor([[0.25], [0.5], [1.0]], dtype=torch.float64)
     zero_point = torch.tensor([zero_points], dtype=torch.float64).mT
@@ -290,8 +290,8 @@ FAKE_QUANTIZE = register(
         samples=(
             around("numbers", -1.0, 0.75, 0.125, others=(0.25, 0, -4, 3)),
             around("zero point", -1.0, 0.5, others=(0.5, 3, 0, 7)),
-            Sample("per channel", lambda dtype: _per_channel(dtype, 0.0, 1.0, -1.0)),
-            Sample("learned scale", lambda dtype: (*_per_channel(dtype, 0.0, 0.0, 0.0)[:2], 0, -4, 3)),
+            Sample("per channel", lambda dtype: _build_per_channel(dtype, 0.0, 1.0, -1.0)),
+            Sample("learned scale", lambda dtype: (*_build_per_channel(dtype, 0.0, 0.0, 0.0)[:2], 0, -4, 3)),
         ),
         picture=Picture(others=(0.5, 0, -2, 2), jumps=(-1.75, -1.25, -0.75, -0.25, 0.25, 0.75, 1.25, 1.75)),
     )

@@ -50,10 +50,10 @@ def register_rule(
         is_linear: does f(a + b) = f(a) + f(b) hold for two grads a and b? If so the rule gets forward mode.
         reference: f written a second time, with the same arguments, for numbers instead of tensors. check_rule compares f with it.
             None: check_rule compares f with itself, so it cannot show that f computes what you meant.
-        sides: for the clamp family, if f depends on x only by the side of the range on which x lies: a function of the rule's parameters
-            that returns two entries, what x gets below the range and what it gets above. An entry is a pair, the factors for grad > 0
-            and for grad < 0; or a number, which x gets whatever grad is. Both are compared with f. Then backward saves bits instead of
-            x, and kernels compute the rule. None: x is saved.
+        sides: for the clamp family, if f depends on x only by the side of the range on which x lies. A function of the rule's parameters
+            that returns two entries: what x gets below the range, and what x gets above. An entry is a pair, the factors for grad > 0
+            and for grad < 0; or a number, which x gets whatever grad is. f is checked against both entries. Then backward saves bits
+            instead of x, and kernels compute the rule. None: x is saved.
     Returns: a decorator that returns the function unchanged. The keyword-only arguments of f, with defaults above 0, are the parameters
         of the rule: pseudograd.rules.<name>(parameter=value). If f is defined again in the same module, as by a notebook cell that runs
         twice, the new f replaces the old one everywhere; a backward still to come keeps the rule of its forward.
@@ -90,7 +90,7 @@ def register_rule(
             parameters=parameters,
             ulps=64,
             author=author,
-            sides=None if sides is None else _checked_sides(sides, function, parameters, OPS[op]),
+            sides=None if sides is None else _check_sides(sides, function, parameters, OPS[op]),
         )
         for member in family:
             add_rule(member, row)
@@ -100,7 +100,7 @@ def register_rule(
 
 
 def _name_of(function: Callable[..., Tensor], family: list[Op], author: str) -> str:
-    """The name of the rule. A rule of the family may have it only if it is an earlier definition of the same function."""
+    """The name of the rule. Another rule of the family may have this name only if it is an earlier definition of the same function."""
     if not callable(function):
         raise TypeError(must("register_rule", "what it decorates", "be a function", function))
     name = getattr(function, "__name__", "")
@@ -121,8 +121,8 @@ def _parameters_of(function: Callable[..., Tensor], adapter: Adapter) -> dict[st
     try:
         gradient = function(*inputs)
     except TypeError as error:
-        takes = f"take ({', '.join(adapter.takes)})"
-        raise ValueError(must("register_rule", name, takes, str(signature), str(error))) from error
+        requirement = f"take ({', '.join(adapter.arguments)})"
+        raise ValueError(must("register_rule", name, requirement, str(signature), str(error))) from error
     if not isinstance(gradient, Tensor) or gradient.shape != inputs[0].shape:
         raise ValueError(must("register_rule", name, "return one gradient for each element of x", gradient))
     return parameters
@@ -131,7 +131,7 @@ def _parameters_of(function: Callable[..., Tensor], adapter: Adapter) -> dict[st
 _GRADS = torch.tensor([1.5, -1.5, 0.1, -0.1, math.inf, -math.inf, 0.0, math.nan], dtype=torch.float64)
 
 
-def _checked_sides(
+def _check_sides(
     sides: Callable[..., object], function: Callable[..., Tensor], parameters: dict[str, float], op: Op
 ) -> Callable[..., Sides]:
     """The function `sides` in the form that a row needs. Raises an error if its sides are not what the user's function gives."""

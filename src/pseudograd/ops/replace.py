@@ -51,8 +51,8 @@ def replace_grad(x_forward: Tensor, x_backward: Tensor) -> Tensor:
             remedy = "Integers carry no gradient; call .float() first"
             raise TypeError(must("replace_grad", name, "be floating point", tensor.dtype, remedy))
     if x_forward.is_complex() != x_backward.is_complex():
-        kind = f"be as {x_forward.dtype}, real or complex"
-        raise TypeError(must("replace_grad", "x_backward", kind, x_backward.dtype))
+        requirement = f"be as {x_forward.dtype}, real or complex"
+        raise TypeError(must("replace_grad", "x_backward", requirement, x_backward.dtype))
     check_broadcast("replace_grad", "x_backward", x_backward, x_forward.shape, "x_forward", grows=False)
     check_device("replace_grad", "x_backward", x_backward, x_forward.device, "x_forward")
     value = x_forward.detach()
@@ -90,7 +90,7 @@ def straight_through(
         if not callable(function) and not (name == "soft" and function is None):
             raise TypeError(must("straight_through", name, "be a function", function))
 
-    first = _first_name(hard)
+    first = _name_of_first_argument(hard)
 
     @functools.wraps(hard)
     def wrapped(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Tensor:
@@ -106,8 +106,8 @@ def straight_through(
     return wrapped
 
 
-def _first_name(function: Callable[..., Tensor]) -> str:
-    """The name of the first argument; "input", torch's own name for it, for a function that shows no signature."""
+def _name_of_first_argument(function: Callable[..., Tensor]) -> str:
+    """The name of the first argument. For a function without a signature "input", as torch calls it."""
     if isinstance(function, BuiltinFunctionType):  # Dynamo on torch 2.10 cannot ask it for a signature
         return "input"
     try:

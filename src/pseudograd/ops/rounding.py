@@ -209,11 +209,11 @@ def _op(
     return register(op)
 
 
-def _nearest(x: Tensor, decimals: int) -> Tensor:
+def _round_to_nearest(x: Tensor, decimals: int) -> Tensor:
     return torch.round(x, decimals=decimals) if decimals else torch.round(x)
 
 
-ROUND = _op(_nearest, round, (-1.5, -0.5, 0.5, 1.5), RULES_OF_ROUND, (0,))
+ROUND = _op(_round_to_nearest, round, (-1.5, -0.5, 0.5, 1.5), RULES_OF_ROUND, (0,))
 FLOOR = _op(torch.floor, floor, (-2.0, -1.0, 0.0, 1.0, 2.0))
 CEIL = _op(torch.ceil, ceil, (-2.0, -1.0, 0.0, 1.0, 2.0))
 TRUNC = _op(torch.trunc, trunc, (-2.0, -1.0, 1.0, 2.0))

@@ -1,4 +1,4 @@
-"""Inputs of the contract tests: values around the edges of an op, and calls of the clamp family with numbers and tensors."""
+"""Inputs of the contract tests: values around the bounds and jumps of an op, and calls of the clamp family with numbers and tensors."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from torch import Tensor
 from ..rule import Sample
 
 
-def values(dtype: torch.dtype, *edges: float) -> Tensor:
-    """Both sides of each edge, the edges and their neighbours, both zeros, subnormals, the largest values, infinities, NaN."""
+def values(dtype: torch.dtype, *points: float) -> Tensor:
+    """Both sides of each point, the points and their neighbours, both zeros, subnormals, the largest values, infinities, NaN."""
     info = torch.finfo(dtype)
     tiny = info.tiny * info.eps
     near = [
-        edge * factor + shift
-        for edge in edges
+        point * factor + shift
+        for point in points
         for factor in (1 - info.eps, 1, 1 + info.eps)
         for shift in (-0.25, 0, 0.25)
     ]
-    far = [edge + sign * distance for edge in edges for distance in (0.5, 3.0, 40.0) for sign in (-1, 1)]
+    far = [point + sign * distance for point in points for distance in (0.5, 3.0, 40.0) for sign in (-1, 1)]
     special = [0.0, -0.0, tiny, -tiny, info.tiny, -info.tiny, info.max, info.min, torch.inf, -torch.inf, torch.nan]
     return torch.tensor([*near, *far, *special], dtype=torch.float64).to(dtype)
 
 
-def around(name: str, *edges: float, others: tuple[object, ...] = ()) -> Sample:
-    """x around the edges, and the other inputs."""
-    return Sample(name, lambda dtype: (values(dtype, *edges), *others))
+def around(name: str, *points: float, others: tuple[object, ...] = ()) -> Sample:
+    """x around these points, and the other inputs."""
+    return Sample(name, lambda dtype: (values(dtype, *points), *others))
 
 
 def matrix(end: float, shape: tuple[int, int], others: tuple[object, ...] = ()) -> Sample:
@@ -36,11 +36,11 @@ def matrix(end: float, shape: tuple[int, int], others: tuple[object, ...] = ()) 
 
 def bounded(name: str, low: float | None, high: float | None) -> Sample:
     """x around two number bounds, of which one may be absent."""
-    edges = [edge for edge in (low, high) if edge is not None and abs(edge) != torch.inf]
-    return around(name, *(edges or [0.0]), others=(low, high))
+    bounds = [bound for bound in (low, high) if bound is not None and abs(bound) != torch.inf]
+    return around(name, *(bounds or [0.0]), others=(low, high))
 
 
-def _tensors(name: str, low: float | None, high: float | None, *, has_rows: bool = True) -> Sample:
+def _sample_of_tensors(name: str, low: float | None, high: float | None, *, has_rows: bool = True) -> Sample:
     """x of shape (3, 9), or (9,) so that the bounds are larger. Each row has its own bounds, and some x are exactly at them."""
 
     def build(dtype: torch.dtype) -> tuple[object, ...]:
@@ -65,11 +65,11 @@ def samples_of_bounds(low: float | None, high: float | None) -> tuple[Sample, ..
     }
     samples = [
         *(bounded(name, None if low is None else a, None if high is None else b) for name, (a, b) in pairs.items()),
-        _tensors("per channel", low, high),
-        _tensors("larger than x", low, high, has_rows=False),
+        _sample_of_tensors("per channel", low, high),
+        _sample_of_tensors("larger than x", low, high, has_rows=False),
     ]
     if has_both:
-        build = _tensors("", None, high).build
+        build = _sample_of_tensors("", None, high).build
         mixed = Sample("a number and a tensor", lambda dtype: (build(dtype)[0], low, build(dtype)[2]))
-        samples += [_tensors("crossed", high, low), mixed]
+        samples += [_sample_of_tensors("crossed", high, low), mixed]
     return tuple(samples)

@@ -68,34 +68,38 @@ def _slope_by_width(shape: SlopeOf) -> SlopeOf:
 
     def slope(x: Tensor, scale: float, height: float) -> Tensor:
         u = (x / scale).abs()
-        near = u < math.sqrt(torch.finfo(u.dtype).max) / 8
-        return torch.where(near, shape(torch.where(near, u, 0), scale, height), 0.0)
+        is_near = u < math.sqrt(torch.finfo(u.dtype).max) / 8
+        return torch.where(is_near, shape(torch.where(is_near, u, 0), scale, height), 0.0)
 
     return slope
 
 
 class Surrogate(Record):
-    """of(x, scale, height): the slope. unit(bandwidth): the scale and height with which its area is 1, as `jumprelu` needs it.
-    shape: the name of its `Curve`. top(scale, height): the slope at 0, which is the height of a `Curve`.
+    """The slope of a smooth step.
+
+    slope(x, scale, height): the slope at x.
+    shape: the name of its `Curve`.
+    unit_area(bandwidth): the scale and height with which the slope has the area 1, as `jumprelu` needs it.
+    peak(scale, height): the slope at 0, which is the height of a `Curve`.
     """
 
-    of: SlopeOf
+    slope: SlopeOf
     shape: Shape
-    unit: Callable[[float], tuple[float, float]] = lambda bandwidth: (bandwidth, 1.0)
-    top: Callable[[float, float], float] = lambda scale, height: height
+    unit_area: Callable[[float], tuple[float, float]] = lambda bandwidth: (bandwidth, 1.0)
+    peak: Callable[[float, float], float] = lambda scale, height: height
 
     def curve(self, scale: float, height: float) -> Curve:
-        return Curve(self.shape, scale, self.top(scale, height))
+        return Curve(self.shape, scale, self.peak(scale, height))
 
 
 SLOPES = {
     "window": Surrogate(_window, "box", lambda bandwidth: (bandwidth / 2, 1 / bandwidth)),
     "triangle": Surrogate(_slope_by_width(_triangle), "tent", lambda bandwidth: (bandwidth, 1 / bandwidth)),
-    "arctan": Surrogate(_slope_by_width(_arctan), "witch", top=lambda scale, height: height / scale),
-    "sigmoid": Surrogate(_slope_by_width(_sigmoid), "bump", top=lambda scale, height: 0.25 * height / scale),
+    "arctan": Surrogate(_slope_by_width(_arctan), "witch", peak=lambda scale, height: height / scale),
+    "sigmoid": Surrogate(_slope_by_width(_sigmoid), "bump", peak=lambda scale, height: 0.25 * height / scale),
     "fast_sigmoid": Surrogate(_slope_by_width(_fast_sigmoid), "cusp", lambda bandwidth: (bandwidth, 0.5 / bandwidth)),
     "gaussian": Surrogate(
-        _slope_by_width(_gaussian), "normal", top=lambda scale, height: height / (scale * math.sqrt(2 * math.pi))
+        _slope_by_width(_gaussian), "normal", peak=lambda scale, height: height / (scale * math.sqrt(2 * math.pi))
     ),
 }
 
@@ -141,7 +145,7 @@ RULES: dict[str, Rule] = {}
 def _rule(name: str, pull: Pull | None = None, **row: Any) -> None:
     """pull: None for the surrogate of this name."""
     if pull is None:
-        pull = _pull_window if name == "window" else partial(_pull_surrogate, SLOPES[name].of)
+        pull = _pull_window if name == "window" else partial(_pull_surrogate, SLOPES[name].slope)
         parameters = {"scale": 1.0, "height": 1.0}
         row = {"parameters": parameters, "curve": SLOPES[name].curve, "is_long": True, **row}
     RULES[name] = row_of(name, pull, partial(reference.step, name), **{"keeps": ("x",), **row})
@@ -301,7 +305,7 @@ def _op(
         default_rule="window",
         adapter=ADAPTER,
         public=lambda x, at_zero, **how: public(x, at_zero=at_zero, **how),
-        # Around the edges of every default width, with each meaning of 0.
+        # Around the ends of every default width, with each meaning of 0.
         samples=(
             around("around 0", 0.0, -1.0, 1.0, 0.375, others=(1.0,)),
             matrix(2, (3, 5), (0.0,)).replaced(name="0 at 0"),

@@ -354,7 +354,7 @@ def _settings_of_regions(call: Call, dtype: torch.dtype) -> Tensor:
     regions = call.rule.regions
     assert regions is not None, "the caller has asked"
     low, high, pieces = regions(**call.parameters)
-    code = bits.make_code(pieces, X_ALONE, bits.regions_of_numbers(low, high), False, dtype)
+    code = bits.make_code(pieces, X_ALONE, bits.regions_of_numbers(low, high), by_sides=False, dtype=dtype)
     assert code is not None
     return settings_of(code, X, low, high, dtype)
 
@@ -512,7 +512,7 @@ def _prepare(library: Operators, call: Call, others: Inputs, dtype: torch.dtype)
         settings = None
     if grid is not None:
         numbers, quantize = constants(*grid), library.quantize
-        quantized = Prepared(lambda x, settings: quantize(x, numbers), call, others, passes=_saves_nothing(call))
+        quantized = Prepared(lambda x, settings: quantize(x, numbers), call, others, passes_grad=_saves_nothing(call))
         return quantized if settings is None else quantized.replaced(settings=settings, backward=library.pull_x)
     if settings is None:
         return None
@@ -522,7 +522,7 @@ def _prepare(library: Operators, call: Call, others: Inputs, dtype: torch.dtype)
     code, encode = bits.code_of_numbers(call, low, high, dtype), library.encode
     coded = None if code is None else Coded(lambda x: encode(x, settings), library.pull_code, (settings,), code, BITS)
     kernels = library.clamp, call, others, settings, library.pull_x, coded, library.encode_
-    return Prepared(*kernels, pays=bits.pays_for, passes=_saves_nothing(call))
+    return Prepared(*kernels, pays=bits.pays_for, passes_grad=_saves_nothing(call))
 
 
 def _saves_nothing(call: Call) -> bool:
