@@ -30,7 +30,7 @@ def test_every_window_has_the_area_one_and_the_slope_of_its_step(rule: str) -> N
         assert slope.slope(x, *slope.unit_area(bandwidth)).sum().item() * step == pytest.approx(1, abs=2e-3)
     for scale, height in ((0.5, 3.0), (2.0, 0.25)):
         at_zero = slope.slope(torch.zeros(1, dtype=torch.float64), scale, height).item()
-        assert at_zero == pytest.approx(slope.top(scale, height))
+        assert at_zero == pytest.approx(slope.peak(scale, height))
     x, threshold, grad = _inputs()
     x, threshold, grad = x[:, :2], threshold[:2].requires_grad_(), grad[:, :2]
     scale, height = slope.unit_area(0.375)

@@ -175,7 +175,9 @@ Result = TypeVar("Result")
 
 
 def remembered(make: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Decorator: a function with a memory for its results, which depend on the arguments and on how subnormals are rounded."""
+    """Decorator: a function with a memory for its results, which depend on how subnormals are rounded and on the positional arguments:
+    keyword arguments are no part of the key.
+    """
 
     @functools.wraps(make)
     def look_up(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:

@@ -120,7 +120,7 @@ def _slope(rule: str, x: Number, scale: float, height: float, fl: Round) -> Numb
 
 
 def fake_quantize(
-    of_the_clamp: Callable[..., tuple[float, ...]],
+    gradient_of_clamp: Callable[..., tuple[float, ...]],
     x: Number,
     grad: Number,
     scale: Number,
@@ -133,11 +133,11 @@ def fake_quantize(
     fl: Round,
     **parameters: float,
 ) -> tuple[Number, ...]:
-    """(grad_x, grad_scale, grad_zero_point). of_the_clamp: the reference of the rule of clamp that is applied on the integer grid."""
+    """(grad_x, grad_scale, grad_zero_point). gradient_of_clamp: the reference of the rule of clamp that is applied on the integer grid."""
     r = _wide(fl)
     position = r(x * r(1 / scale))
     code = r(_nearest_even(position) + _nearest_even(zero_point))
-    to_code = of_the_clamp(code, grad, quant_min, quant_max, edge=edge, maximize=maximize, fl=r, **parameters)[0]
+    to_code = gradient_of_clamp(code, grad, quant_min, quant_max, edge=edge, maximize=maximize, fl=r, **parameters)[0]
     clamped = bounds.forward(code, quant_min, quant_max)
     to_scale = r(grad * r(clamped - _nearest_even(zero_point)))
     if not (to_code == 0 and math.isinf(position)):

@@ -44,8 +44,8 @@ def gradient(
     below, above, over = x < limits[0], x > limits[1], x > limits[2] and advantage < 0
     at_ceiling = x == limits[2] and advantage < 0
     is_below, is_above = below and not advantage > 0, above and not advantage < 0
-    pessimistic = highest if is_above else most if over else lowest if is_below else ratio
-    clipped = highest if above else most if over else lowest if below else ratio
+    pessimistic = _choose(ratio, (is_above, highest), (over, most), (is_below, lowest))
+    clipped = _choose(ratio, (above, highest), (over, most), (below, lowest))
     to_advantage = fl(-r(grad * (clipped if without_min else pessimistic)))
     slope = -advantage
     if kind == "user":
@@ -64,5 +64,10 @@ def gradient(
         return fl(r(grad * slope)), to_advantage
     if slope == 0 and (advantage != 0 or ratio == math.inf):
         return 0.0, to_advantage
-    weight = ratio if not in_log else clipped if kind == "linear" else pessimistic
+    weight = _choose(pessimistic, (not in_log, ratio), (kind == "linear", clipped))
     return fl(r(r(grad * slope) * weight)), to_advantage
+
+
+def _choose(default: Number, *cases: tuple[object, Number]) -> Number:
+    """The value of the first case whose condition is true; else the default."""
+    return next((value for condition, value in cases if condition), default)

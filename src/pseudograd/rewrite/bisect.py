@@ -32,8 +32,8 @@ from .sites import RuleBySite
 from .standard_input import StandardInput
 from .whole_program import Following, contexts
 
-_STANDARD = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
-_SHOWN = 5  # lines of stderr
+_STANDARD_LIBRARY = (sysconfig.get_path("stdlib") + os.sep, "<frozen")
+_STDERR_LINES, _CALLERS = 5, 4  # how many are shown
 # How often the run with the answer, and each run with one line less, is repeated: its first verdict may be chance. If 1 verdict in 10 is
 # wrong by chance, then about 1 search in 1,000 names wrong lines; many end without an answer.
 _REPEATS = 2
@@ -73,9 +73,14 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Bisection:
-    """outcome: "found", or why nothing is. passes: does the program pass as it is, and with the change everywhere? decide: a set of call
-    sites that is enough, each of which is needed. places: all call sites that the change reached. is_alone: with the change at all other
-    sites, does the program behave as it is? stderr: the last lines of a run that fails.
+    """The answer of `bisect`.
+
+    outcome: "found", or why nothing was found.
+    passes: does the program pass as it is, and does it pass with the change everywhere?
+    decide: call sites that decide together; each of them is needed.
+    places: all call sites that the change reached.
+    is_alone: with the change at all other sites, does the program behave as it does without a change?
+    stderr: the last lines of a run that fails.
     """
 
     change: str
@@ -92,9 +97,9 @@ class Bisection:
 
     def __str__(self) -> str:
         ending = ["bisect: a run that fails ends with:", *(f"  {line}" for line in self.stderr)] if self.stderr else []
-        return "\n".join([*self._answer(), *ending])
+        return "\n".join([*self._answer_lines(), *ending])
 
-    def _answer(self) -> Iterator[str]:
+    def _answer_lines(self) -> Iterator[str]:
         before, after = ("passes" if verdict else "fails" for verdict in self.passes)
         count = len(self.places)
         yield f"bisect: as it is the program {before}, with {self.change} everywhere it {after}; {self.runs} runs"
@@ -115,7 +120,7 @@ class Bisection:
             callers = site.callers(self.places)
             if len(callers) == 1:
                 start = site.path.index(callers[0])
-                yield f"  {'':<12} reached from {', from '.join(site.path[start : start + 4])}"
+                yield f"  {'':<12} reached from {', from '.join(site.path[start : start + _CALLERS])}"
             elif callers:
                 yield f"  {'':<12} reached by way of {' and '.join(callers)}"
             if site.user_where not in site.path[:1]:
@@ -148,9 +153,9 @@ def bisect(
         pin, overrides: the change, as `pseudograd run` takes it: an edge, and texts such as "clamp=RULE".
         checked_by: a shell command that is run after each run of the program; its exit status is the verdict instead.
         on_run: called after each run with its number, how many places were changed, of how many, and whether it passed.
-    Returns: what decides. The runs that say so are repeated; a verdict that differs then is the outcome "the program does not repeat".
-        The last run has the change everywhere else. Each run is a process of its own and gets the whole standard input. Compiled code runs
-        eagerly there, so that its lines are known.
+    Returns: the lines that decide. The runs that show it are repeated; if a verdict differs then, the outcome is "the program does not
+        repeat". The last run has the change at all other lines. Each run is a process of its own, gets the whole standard input, and runs
+        compiled code eagerly, so that its lines are known.
     Raises: ValueError for a program that is not there, or an unknown rule or edge.
     Source: delta debugging, Zeller & Hildebrandt (2002).
     """
@@ -161,7 +166,7 @@ def bisect(
     try:
         return _search(label, runner)
     except Stopped as stop:
-        stop.known = _known_so_far(label, runner)
+        stop.known = _describe_progress(label, runner)
         raise
 
 
@@ -194,7 +199,7 @@ def _search(label: str, runner: _Runner) -> Bisection:
     return answer(FOUND, smallest, runner.run(others) == as_it_is or not runner.repeats(others))
 
 
-def _known_so_far(label: str, runner: _Runner) -> str:
+def _describe_progress(label: str, runner: _Runner) -> str:
     as_it_is, everywhere = runner.known.get(frozenset()), runner.known.get(None)
     before, after = (_VERDICTS[verdict] for verdict in (as_it_is, everywhere))
     lines = [f"bisect: stopped after {counted(runner.count, 'run')}, before the answer"]
@@ -266,7 +271,7 @@ class _Runner:
             raise ValueError(f"bisect: the change must reach the program, got an error there. {run.errors[0]}")
         self._add_sites(run.parts)
         if status and not self.stderr:
-            self.stderr = run.last_lines(_SHOWN)
+            self.stderr = run.last_lines(_STDERR_LINES)
         self.count += 1
         self.known[changed] = passes = status == 0
         self.on_run(self.count, len(self.sites) if keys is None else len(keys), len(self.sites), passes)
@@ -312,7 +317,7 @@ def _lines_of_callers() -> Iterator[str]:
     frame = frames.calling_frame()
     while frame is not None:
         file = frame.f_code.co_filename
-        is_standard = file.startswith(_STANDARD) and not frames.is_of_a_package(file)
+        is_standard = file.startswith(_STANDARD_LIBRARY) and not frames.is_of_a_package(file)
         if frames.is_users(file) and not is_standard and file != "<string>":
             yield frames.format_location(frame.f_code, frame.f_lineno)
         frame = frame.f_back
@@ -339,5 +344,5 @@ class _Following(Following):
 
 
 def begin(job: Mapping[str, Any], process: Process) -> _Following:
-    """`listen.program.process` calls it."""
+    """Enter the change in a process of the program. `listen.program.process` calls this."""
     return _Following(job["change"], process)

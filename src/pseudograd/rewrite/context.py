@@ -45,7 +45,8 @@ class _RewriteAtLines(Rewrite):
 class Rewriting:
     """While it is entered, torch's functions get the chosen rules in this thread.
 
-    replacements: by switch, the keyword of `override` or EDGE. conventions: the convention of each family that is pinned.
+    replacements: what replaces torch's rule, by switch: a keyword of `override`, or EDGE.
+    conventions: the convention of each family that is pinned.
     is_torchs_own: are the rules those of the installed torch? Then the context matters only inside another one that changes the same
         functions, and is *idle* elsewhere.
     lines: change only the calls at these lines; empty for all calls. Compiled code must run eagerly then, because its lines are not known.
@@ -125,7 +126,7 @@ class Rewriting:
     def __call__(self, function: Decorated) -> Decorated:
         """Decorate a function. A generator runs inside the context and is suspended outside it."""
         if inspect.isgeneratorfunction(function):
-            return functools.wraps(function)(_stepping(self, function))  # type: ignore[return-value]
+            return functools.wraps(function)(_step_inside(self, function))  # type: ignore[return-value]
         if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(
                 f"{self._label}: function must not be async, got {function.__qualname__}. "
@@ -144,7 +145,9 @@ class Rewriting:
         return make_report(self._label, list(self._logs.values()), self._is_torchs_own)
 
 
-def _stepping(context: Rewriting, function: Callable[..., Generator[object, object, object]]) -> Callable[..., object]:
+def _step_inside(
+    context: Rewriting, function: Callable[..., Generator[object, object, object]]
+) -> Callable[..., object]:
     """A generator function whose every step runs inside the context. send, throw and close reach the generator."""
 
     def wrapped(*args: object, **kwargs: object) -> object:

@@ -60,27 +60,29 @@ class _Exchange:
 
 _SHOWN = 6  # names in the repr of a conversion
 _NO_PLACE = "The model itself has no place; put it into a torch.nn.Sequential"
-_numbers = itertools.count()
+_serial_numbers = itertools.count()
 _not_undone: weakref.WeakSet[Conversion] = weakref.WeakSet()
 
 
 class Conversion:
-    """What `convert` did: `paths` names the modules. `undo()` takes it back; as a context, leaving it does.
+    """What `convert` did. `paths` names the exchanged modules. `undo()` puts the old modules back; so does leaving it as a context.
 
-    Conversions of one model may be undone in any order: each takes back its own exchange, and with the last one the modules come back
-    that were there at first. A module that was put in its place by other means stays.
+    Conversions of one model may be undone in any order: each takes back its own exchange, and the last one brings back the first modules.
+    A module that the program itself has put in the place since then stays.
     """
 
     def __init__(self, exchanges: list[_Exchange]) -> None:
         self.paths = tuple(exchange.path for exchange in exchanges)
         self._exchanges = exchanges
         self._shown = [repr(exchange) for exchange in exchanges]
-        self._number = next(_numbers)
+        self._serial_number = next(_serial_numbers)
         _not_undone.add(self)
 
     def undo(self) -> None:
         """Put the modules back that were there. Once: later calls do nothing."""
-        later = sorted((c for c in _not_undone if c._number > self._number), key=lambda c: c._number)
+        later = sorted(
+            (c for c in _not_undone if c._serial_number > self._serial_number), key=lambda c: c._serial_number
+        )
         next_exchanges: dict[tuple[nn.Module, str], _Exchange] = {}  # by the parent and the name there
         for conversion in later:
             for other in conversion._exchanges:
@@ -121,9 +123,9 @@ def convert(model: nn.Module, mapping: RuleLike | Mapping[Any, Value]) -> Conver
     """Exchange modules of `model` for ones with another backward rule.
 
     Forward:  each exchanged activation, such as nn.ReLU, nn.Hardtanh or nn.GELU, computes what it did, bit for bit.
-    Backward: that of the public op with the rule and its default edge. Saves its input; of nn.GELU and nn.SiLU 2 or 3 bits of each element
-        with a rule of few bits, of nn.LeakyReLU and nn.Hardsigmoid one. Where torch has no place for a rule (forward mode for a rule that
-        reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and warns.
+    Backward: that of the public op with the rule and its default edge. A module saves its input. nn.GELU and nn.SiLU save 2 or 3 bits of
+        each element under a rule of few bits, nn.LeakyReLU and nn.Hardsigmoid save one bit. Where torch has no place for a rule (forward
+        mode for a rule that reads grad, sparse tensors, torch.jit.trace) the module keeps torch's own gradient and warns.
 
     Args:
         model: changed in place. Names, state_dict, hooks and training mode stay; a module that is used twice is exchanged once.

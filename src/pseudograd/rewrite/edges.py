@@ -21,7 +21,7 @@ from ..torch_table.forms import EDGE_FAMILIES, FAMILIES
 
 
 class Pin(NamedTuple):
-    """part: the part of grad that x gets at the edge; None for that of the era. era: its formula gives the gradient elsewhere."""
+    """part: the part of grad that x gets at a bound; None for what the era gives. era: its formula gives the gradient elsewhere."""
 
     part: float | None
     era: Era
@@ -47,11 +47,11 @@ _pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
 
 @lru_cache(maxsize=64)
 def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
-    assert pin.era.between is not None, "rule_named has checked it"
-    assert pin.era.beside is not None, "an era has both or none"
+    assert pin.era.pieces_of_bounds is not None, "rule_named has checked it"
+    assert pin.era.pieces_of_min_alone is not None, "an era has both or none"
     if has_min and has_max:
-        return pin.era.between if pin.part is None else replace_edge(pin.era.between, pin.part)
-    pieces = pin.era.beside
+        return pin.era.pieces_of_bounds if pin.part is None else replace_edge(pin.era.pieces_of_bounds, pin.part)
+    pieces = pin.era.pieces_of_min_alone
     if pin.part is not None:
         at = Split(pin.part, min=1.0 - pin.part)
         pieces = pieces._replace(at_min=at, at_point=at)
@@ -69,13 +69,13 @@ def _pieces_of_pair(is_min: bool, part: float) -> Pieces:
 
 
 def _pull_of_numbers(part: float, grad: Tensor, x: Tensor, min: Any, max: Any, *, y: Tensor, wants: Wants) -> Gradients:
-    """x at the edge gets this part of grad. Elsewhere all eras have the same gradient; NaN gets 0."""
+    """x at a bound gets this part of grad. Elsewhere all eras have the same gradient; NaN gets 0."""
     inside = (x > min) if max is None else (x < max) if min is None else (x > min) & (x < max)
     if part == 0.0:
         return torch.where(inside, grad, 0.0), None, None
     within = (x >= min) if max is None else (x <= max) if min is None else (x >= min) & (x <= max)
-    at_edge = torch.where(within, share(grad, part), 0.0)
-    return (at_edge if part == 1.0 else torch.where(inside, grad, at_edge)), None, None
+    at_bound = torch.where(within, share(grad, part), 0.0)
+    return (at_bound if part == 1.0 else torch.where(inside, grad, at_bound)), None, None
 
 
 def _pull_of_tensors(
@@ -121,9 +121,9 @@ def rule_named(edge: str, elsewhere: str) -> str:
     find_range: Any = partial(_find_range, partial(_pieces_of_numbers, part))
     OF_NUMBERS[name] = measured_rule(name, partial(_pull_of_numbers, part), BOUNDED, find_range=find_range)
     pull: Any = partial(_pull_of_tensors, pin)
-    find_range = None if pin.era.between is None else partial(_find_range, partial(_pieces_of_tensors, pin))
+    find_range = None if pin.era.pieces_of_bounds is None else partial(_find_range, partial(_pieces_of_tensors, pin))
     OF_TENSORS[name] = measured_rule(name, pull, BOUNDED, compares=False, find_range=find_range)
-    part = pin.era.of_fmax if pin.part is None else pin.part
+    part = pin.era.share_in_fmax if pin.part is None else pin.part
     for family, rules in OF_PAIRS.items():
         ((pull_of_family, _),) = FAMILIES[family].pinned.values()
         find_range = partial(_find_range_of_pair, family == "fmin", part)
@@ -131,7 +131,7 @@ def rule_named(edge: str, elsewhere: str) -> str:
     return name
 
 
-# For each primitive of a family that an edge pins: one or two primitives that have the rules of pinned edges, with names of their own.
+# For each primitive of a family that an edge pins: one or two primitives with names of their own, which have the rules of pinned edges.
 for _family in sorted(EDGE_FAMILIES):
     for _pinned in FAMILIES[_family].pinned:
         _primitive, _name = PRIMITIVES[_pinned], _pinned.removesuffix(", pinned")

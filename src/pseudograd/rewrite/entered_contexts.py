@@ -62,8 +62,11 @@ NO_FAMILY: frozenset[str] = frozenset()
 
 @dataclass(eq=False)
 class Entry:
-    """One entry of a context. mode: None if it replaces nothing. left_to_torch: families for which the pin asks for what torch does.
-    has_ended: another thread has ended it.
+    """One entry of a context.
+
+    mode: None if the context replaces nothing.
+    left_to_torch: families for which the pin asks for what torch does.
+    has_ended: has another thread ended it?
     """
 
     mode: Entered | None

@@ -26,10 +26,13 @@ from .report import Log, Tallied
 
 
 class KnownCall(NamedTuple):
-    """How to run the calls with one key. run(x, *tensors): the result; None for a call that has to be read.
+    """How to run the calls with one key.
 
-    op, rule: for the report. has_tensors: is a bound a tensor? has_only_tensors: are all positional arguments tensors? has_zero: is a
-    number 0 or -0, which have the same key?
+    run(x, *tensors): the result; None for a call that has to be read.
+    op, rule: for the report.
+    has_tensors: is a bound a tensor?
+    has_only_tensors: are all positional arguments tensors?
+    has_zero: is a number 0 or -0, which have the same key?
     """
 
     run: Callable[..., Tensor | None]
@@ -62,7 +65,9 @@ def run_known(mode: Entered, calls: dict[object, KnownCall], args: Arguments, kw
     if known is None:
         return None
     if known.has_tensors:
-        result = known.run(*(args if known.has_only_tensors and not kwargs else _tensors((*args, *kwargs.values()))))
+        result = known.run(
+            *(args if known.has_only_tensors and not kwargs else _plain_tensors((*args, *kwargs.values())))
+        )
     elif known.has_zero and has_negative_zero((*args[1:], *kwargs.values())):
         return None
     else:
@@ -89,7 +94,7 @@ def _key_of(args: Arguments, kwargs: Keywords) -> tuple[object, ...]:
     return tuple(key)
 
 
-def _tensors(values: Iterable[object]) -> list[Tensor]:
+def _plain_tensors(values: Iterable[object]) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor) and type(value) in PLAIN]
 
 
@@ -121,7 +126,10 @@ def remember_call(
     x = inputs[0]
     if type(x) is not Tensor or not args or x is not args[0]:
         return
-    argument_ids, input_ids = list(map(id, _tensors((*args, *kwargs.values())))), list(map(id, _tensors(inputs)))
+    argument_ids, input_ids = (
+        list(map(id, _plain_tensors((*args, *kwargs.values())))),
+        list(map(id, _plain_tensors(inputs))),
+    )
     has_tensors = any(isinstance(value, Tensor) for value in inputs[1:])
     if has_tensors and (argument_ids != input_ids or len(set(input_ids)) < len(input_ids)):
         return  # the key would not say which argument is which input
@@ -136,7 +144,7 @@ def remember_call(
             return
         run = engine.find_ready(call, inputs, in_place)
         if run is not None:
-            has_only_tensors = has_tensors and len(_tensors(args)) == len(args)
+            has_only_tensors = has_tensors and len(_plain_tensors(args)) == len(args)
             has_zero = not has_tensors and 0 in inputs[1:]
             remember(calls, key, KnownCall(run, op, rule, has_tensors, has_only_tensors, has_zero, {}))
     except TypeError:

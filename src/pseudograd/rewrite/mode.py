@@ -28,8 +28,10 @@ _NORM_OF_A_TENSOR = torch.Tensor.norm
 
 
 class Replacement:
-    """The rule that one switch chose. rule: a name, a rule object, or a function of the site. op: the op of the switch; None for a pin.
+    """The rule that one switch chose.
 
+    rule: a name, a rule object, or a function of the site.
+    op: the op of the switch; None for a pin.
     Compiled code reads the numbers of a rule from text, because Dynamo would make symbols of them.
     """
 
@@ -152,7 +154,7 @@ class Rewrite(Entered):
         if form.write is not None and values is not None and engine.is_recording(*values):
             result = form.write(self._run_inside, *values)
         if result is None:
-            if _is_compiling() and engine.is_recording(*_flat((*args, *kwargs.values()))):
+            if _is_compiling() and engine.is_recording(*_flatten((*args, *kwargs.values()))):
                 for name in form.hides:
                     self.note(name, form.switches, "", f"inside {spelling.name}, which torch runs as one call")
             return func(*args, **kwargs) if log is None else log.watch(self.replacements, func, args, kwargs)
@@ -227,7 +229,7 @@ class Rewrite(Entered):
             self.log.count(op, rule, why)
 
 
-def _flat(values: Iterable[object]) -> list[object]:
+def _flatten(values: Iterable[object]) -> list[object]:
     """The values, with the items of a list in its place: a recurrent network gets its weights in a list."""
     items: list[object] = []
     for value in values:

@@ -17,7 +17,7 @@ from .pins import call_of, prepare
 
 
 class OtherConvention(NamedTuple):
-    """Another convention of a family. passes: the share of grad that x gets at the kink under each known convention."""
+    """Another convention of a family, and whose it is. passes: the share of grad that x gets at the kink, by known convention."""
 
     whose: str
     convention: str

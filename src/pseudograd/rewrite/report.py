@@ -22,8 +22,11 @@ LEFT_BY_FUNCTION = "chosen by the function of the site"  # why torch ran a call:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of one op at one line. where, user_where, expression: the line that calls torch, the program's own line that led there, and
-    the source of the call, as `diagnose` names them.
+    """Calls of one op at one line.
+
+    where: the line that calls torch.
+    user_where: the program's own line that led there.
+    expression: the source of the call.
     """
 
     op: str
@@ -58,7 +61,7 @@ class Report:
     label: str
     rewritten: tuple[Rewritten, ...]
     missed: tuple[Missed, ...]
-    is_torchs_own: bool  # a pin to the era of the installed torch
+    is_torchs_own: bool  # is the context a pin to the era of the installed torch?
     left: tuple[Missed, ...] = ()
 
     def _repr_html_(self) -> str:
@@ -76,10 +79,10 @@ class Report:
         lines = [head]
         for site in self.rewritten:
             times = f"{site.calls:,}" if not site.compiled else "compiled"
-            lines.append(f"  {times:>9}  {site.op:<12} {site.rule:<16} {_line(site)}")
+            lines.append(f"  {times:>9}  {site.op:<12} {site.rule:<16} {_describe_line(site)}")
         if not self.rewritten and self.left:
             lines.append("  nothing was rewritten: the function of the site chose torch's own rule for each call")
-            lines += [f"  {site.calls:>9,}  {site.op:<12} {_line(site)}" for site in self.left]
+            lines += [f"  {site.calls:>9,}  {site.op:<12} {_describe_line(site)}" for site in self.left]
         elif not self.rewritten:
             lines.append(
                 "  nothing was rewritten, unless by code compiled before: no matching call was recorded for a backward inside"
@@ -87,14 +90,14 @@ class Report:
         if self.missed:
             calls = sum(site.calls for site in self.missed)
             lines.append(f"not reached, so with torch's own rule: {counted(calls, 'call')}")
-            lines += [f"  {site.calls:>9,}  {site.op:<12} {_line(site)}: {site.why}" for site in self.missed]
+            lines += [f"  {site.calls:>9,}  {site.op:<12} {_describe_line(site)}: {site.why}" for site in self.missed]
         return "\n".join(lines)
 
 
 def make_report(label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
     calls = [entry for log in logs for entry in log.entries()]
-    rewritten = _joined([entry for entry in calls if isinstance(entry, Rewritten)])
-    others = _joined([entry for entry in calls if isinstance(entry, Missed)])
+    rewritten = _join_equal([entry for entry in calls if isinstance(entry, Rewritten)])
+    others = _join_equal([entry for entry in calls if isinstance(entry, Missed)])
     missed = tuple([entry for entry in others if entry.why != LEFT_BY_FUNCTION])
     left = tuple([entry for entry in others if entry.why == LEFT_BY_FUNCTION])
     return Report(label, rewritten, missed, is_torchs_own, left)
@@ -102,26 +105,26 @@ def make_report(label: str, logs: Iterable[Log], is_torchs_own: bool) -> Report:
 
 def join_reports(reports: Sequence[Report]) -> Report:
     """One report of a context in several processes."""
-    rewritten = _joined([site for report in reports for site in report.rewritten])
-    missed = _joined([site for report in reports for site in report.missed])
-    left = _joined([site for report in reports for site in report.left])
+    rewritten = _join_equal([site for report in reports for site in report.rewritten])
+    missed = _join_equal([site for report in reports for site in report.missed])
+    left = _join_equal([site for report in reports for site in report.left])
     return dataclasses.replace(reports[0], rewritten=rewritten, missed=missed, left=left)
 
 
 AnyCalls = TypeVar("AnyCalls", bound=Calls)
 
 
-def _joined(entries: Iterable[AnyCalls]) -> tuple[AnyCalls, ...]:
+def _join_equal(entries: Iterable[AnyCalls]) -> tuple[AnyCalls, ...]:
     counts: Counter[AnyCalls] = Counter()
     for entry in entries:
         counts[dataclasses.replace(entry, calls=0)] += entry.calls
     by_frequency = sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
-    return tuple(dataclasses.replace(entry, calls=number) for entry, number in by_frequency)
+    return tuple(dataclasses.replace(entry, calls=count) for entry, count in by_frequency)
 
 
-def _line(site: Calls) -> str:
-    is_theirs = site.user_where in (site.where, "?")
-    return site.where if is_theirs else f"{site.where}, in the program: {site.user_where}"
+def _describe_line(site: Calls) -> str:
+    is_own_line = site.user_where in (site.where, "?")  # "?": the line of the program is not known
+    return site.where if is_own_line else f"{site.where}, in the program: {site.user_where}"
 
 
 @dataclass(slots=True)
@@ -161,9 +164,9 @@ class Log:
         for (op, rule, why, *_), tallied in list(self.calls.items()):
             expression = "" if tallied.call is None else tallied.call.expression
             lines = frames.file_and_line(tallied.call), frames.file_and_line(tallied.program), expression
-            yield _entry(str(op), str(rule), lines, why, tallied.calls, False)
+            yield _make_entry(str(op), str(rule), lines, why, tallied.calls, is_compiled=False)
         for (op, rule, lines, why), calls in list(self.compiled.items()):
-            yield _entry(op, rule, lines, why, calls, True)
+            yield _make_entry(op, rule, lines, why, calls, is_compiled=True)
 
     # --- calls that the mode does not see: their nodes are in the graph ----------------------------------------------
 
@@ -212,7 +215,7 @@ def _form_of(switches: Collection[str], name: str) -> Form | None:
     return form if form is not None and any(switch in switches for switch in form.switches) else None
 
 
-def _entry(
+def _make_entry(
     op: str, rule: str, lines: tuple[str, str, str], why: object, calls: int, is_compiled: bool
 ) -> Rewritten | Missed:
     return Rewritten(op, *lines, calls, rule, is_compiled) if why is None else Missed(op, *lines, calls, str(why))

@@ -22,7 +22,8 @@ class Site:
     """A call for which a function may choose a rule. Inside torch.compile `module` is not known, and `expression` is the whole line.
 
     where: file:line of the call. The file is relative to site-packages or to the current folder, so compare it by `is_at`, which is right
-    in every folder. expression: the source of the call, as `diagnose` and `report()` name it.
+        in every folder.
+    expression: the source of the call, as `diagnose` and `report()` name it.
     """
 
     op: str
@@ -65,7 +66,7 @@ class RuleBySite:
         family = spelling.form.switches[0]
         if torch.compiler.is_compiling():
             where, _, line = _compiled_lines()
-            return self.function(Site(spelling.name, family, where, None, low, high, line, True))
+            return self.function(Site(spelling.name, family, where, None, low, high, line, is_compiled=True))
         location = frames.location()
         where, expression = frames.file_and_line(location.call), _expression(location.call)
         return self.function(Site(spelling.name, family, where, location.module, low, high, expression))

@@ -70,8 +70,9 @@ def run(
 ) -> int:
     """Run the program as `python program arguments` would, then print the reports and write them to `json_file`.
 
-    change: "pin", "overrides" and "imports", as the command takes them, for each process of the program. requires: returns 3 in place of
-    0 if a context rewrote nothing, unless it is a pin to the era of the installed torch. Otherwise returns the status of the program.
+    change: "pin", "overrides" and "imports", as the command takes them, for each process of the program.
+    requires: must each context rewrite something, except a pin to the era of the installed torch? If one does not, returns 3 in place of 0.
+    Otherwise returns the status of the program.
     """
     entered = contexts(change["pin"], change["overrides"])
     programs.check("run", program, is_module)

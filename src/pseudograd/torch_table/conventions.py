@@ -32,9 +32,10 @@ class Pinned(NamedTuple):
 class Family(Record):
     """Functions that one keyword of pin_edge pins.
 
-    at: the kink in words. takes: what a number for the family means; empty if it takes only names.
-    torch, since_2_14: the convention of torch, and the one since torch 2.14 if it is another. jax, tensorflow: their conventions; None if
-        the framework lacks the function, or if its gradient there is infinite or NaN.
+    at: the kink in words.
+    takes: what a number for the family means; empty if the family takes only names.
+    torch, since_2_14: the convention of torch, and its convention since torch 2.14 if that is another.
+    jax, tensorflow: the conventions of these frameworks; None if the framework lacks the function, or has an infinite or NaN gradient.
     alike: the conventions of other functions with the same values, as clamp(min=0) for relu.
     notes: for the docs, what torch, JAX and TensorFlow do, if their conventions do not say it.
     """
@@ -64,12 +65,14 @@ class Family(Record):
 class Kink(Record):
     """The kink of a function of torch, and how the function runs under a pin of its family.
 
-    arrange: as in Form; None if a pin runs the same primitive as override. write(convention, own, *values): the result by other
-        functions of torch, or None if torch has to run it. own(*tensors) is torch's function, with these tensors as its first arguments.
-    example: arguments at the kink. nodes: as in Form; empty if the form has them. is_noted: `diagnose` notes the calls, because the nodes
-        keep too little.
-    pick(node, inputs): if the function has several families, that of this call, and the primitive that stands in; None for a call without
-        a known kink. node: None before the call has run.
+    arrange: as in Form; None if a pin runs the same primitive as override.
+    write(convention, own, *values): the result by other functions of torch, or None if torch has to run the call. own(*tensors) is torch's
+        function, with these tensors as its first arguments.
+    example: arguments at the kink.
+    nodes: as in Form; empty if the form has them.
+    is_noted: does `diagnose` note the calls, because the nodes keep too little?
+    pick(node, inputs): for a function with several families, the family of this call and the primitive that stands in; None for a call
+        without a known kink. node: None before the call has run.
     """
 
     family: Family
@@ -145,7 +148,9 @@ def pinned_primitive(name: str, in_place: bool = False) -> Primitive:
 
 def share(grad: Tensor, part: float) -> Tensor | float:
     """part * grad; a part of 0 gives 0 for an infinite grad, too."""
-    return grad if part == 1.0 else 0.0 if part == 0.0 else grad * part
+    if part == 0.0:
+        return 0.0
+    return grad if part == 1.0 else grad * part
 
 
 def pull_with_kink(is_at: Callable[..., Tensor], elsewhere: Callable[..., Tensor]) -> Callable[..., Gradients]:

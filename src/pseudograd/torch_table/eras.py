@@ -26,7 +26,7 @@ Three = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class Slopes(NamedTuple):
-    """The shares of grad at a bound: that of x, and that of the bound if it is a tensor (None if it is a number)."""
+    """The shares of grad at a bound: the share of x, and the share of a bound that is a tensor (None for a number)."""
 
     x: float
     bound: float | None = None
@@ -35,19 +35,19 @@ class Slopes(NamedTuple):
 class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
-    edge: our name for what x gets at a bound that is a number. of_fmax: the share that x gets in fmin and fmax at a tie; the other input
-        gets the rest.
-    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds. between, beside: the same as data, with two bounds and
-        with a min alone; an era has either both or none.
+    edge: our name for what x gets at a bound that is a number.
+    share_in_fmax: the share of grad that x gets in fmin and fmax at a tie; the other input gets the rest.
+    of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds.
+    pieces_of_bounds, pieces_of_min_alone: these gradients as data, for two bounds and for a min alone. An era has either both or none.
     """
 
     name: str
     since: Version
     edge: str
-    of_fmax: float
+    share_in_fmax: float
     of_tensors: Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Three]
-    between: Pieces | None = None
-    beside: Pieces | None = None
+    pieces_of_bounds: Pieces | None = None
+    pieces_of_min_alone: Pieces | None = None
 
     @property
     def rule(self) -> str:
@@ -218,13 +218,13 @@ def _clamp_node() -> Any:
 @constant_result
 @functools.cache
 def installed_era() -> str:
-    """The era whose gradient at a number bound is that of the installed torch, outside every mode; if several have it, that of the version.
+    """The era whose gradient at a number bound is that of the installed torch. If several eras have it, the era of torch's version.
 
-    The node is called without a backward, which a listener would count.
+    It is measured outside every mode, by a call of the node: a listener would count a backward.
     """
     share = outside_every_mode(lambda: float(_clamp_node().grad_fn(torch.ones(1))))
-    of_version = era_of(torch.__version__)
+    version_era = era_of(torch.__version__)
     behaving = [name for name, era in ERAS.items() if SHARES[era.edge] == share]
-    if of_version in behaving or not behaving:
-        return of_version
+    if version_era in behaving or not behaving:
+        return version_era
     return behaving[0]

@@ -67,7 +67,7 @@ def add(form: Form) -> Form:
 
 
 def take_out(form: Form) -> None:
-    """For tests."""
+    """Remove a form from every table, for tests."""
     FORMS.remove(form)
     for table in (SPELLINGS, KINKED, MODULES, FAMILIES):
         table.clear()

@@ -232,10 +232,10 @@ marks_of_profiles = tuple(
 # The methods of an optimiser that its own step calls.
 _PARTS = "_optimizer_step_code _init_group _accelerator_graph_capture_health_check _cuda_graph_capture_health_check"
 PARTS_OF_A_STEP = frozenset(_PARTS.split())
-_THIRD = "a diagnosis costs a third more"
-_before_steps = _find("torch.optim.optimizer._global_optimizer_pre_hooks", _THIRD, None)
-_after_steps = _find("torch.optim.optimizer._global_optimizer_post_hooks", _THIRD, None)
-NAMES.append(Name("torch.optim.Optimizer._init_group", _THIRD, lambda: hasattr(SGD, "_init_group")))
+_SLOWER_DIAGNOSIS = "a diagnosis costs a third more"
+_before_steps = _find("torch.optim.optimizer._global_optimizer_pre_hooks", _SLOWER_DIAGNOSIS, None)
+_after_steps = _find("torch.optim.optimizer._global_optimizer_post_hooks", _SLOWER_DIAGNOSIS, None)
+NAMES.append(Name("torch.optim.Optimizer._init_group", _SLOWER_DIAGNOSIS, lambda: hasattr(SGD, "_init_group")))
 
 
 def global_step_hooks() -> list[dict[int, object]]:

@@ -47,7 +47,7 @@ class Read(NamedTuple):
 
 
 class EdgeCase(NamedTuple):
-    """An expression, as text and as f(x, tensor). slopes: those at x == tensor == 0, by era; an era that changed nothing is left out."""
+    """An expression, as text and as f(x, tensor). slopes: by era, where x == tensor == 0; an era that changed nothing is left out."""
 
     text: str
     f: Callable[[Tensor, Tensor], Tensor]
@@ -63,7 +63,7 @@ class EdgeCase(NamedTuple):
 def edge_case(
     text: str, slopes: Slopes, since_2_14: Slopes | None = None, f: Callable[[Tensor, Tensor], Tensor] | None = None
 ) -> EdgeCase:
-    """slopes: those of the first era. since_2_14: others, if torch 2.14 changed them. f: needed if the text is no expression in Python."""
+    """slopes: in the first era. since_2_14: the slopes since torch 2.14, if it changed them. f: if the text is no Python."""
     names = {**vars(functional), **vars(torch)}
     code: Callable[..., Tensor] = eval(f"lambda x, tensor: {text}", names) if f is None else f
     later = {} if since_2_14 is None else {OPEN_ERA: since_2_14}
@@ -77,12 +77,15 @@ X: Takes = {"input": MISSING}
 class Form(Record):
     """One function of torch, under all names and owners that it has.
 
-    switches: what acts on it: families of override, and EDGE for pin_edge. The first is its own family. If two switches are on, the later
-        one counts. A function that hides others has their switches.
-    takes: its arguments with their defaults, the tensor first. edge_cases: its slopes exactly at a bound. kink: where it has no slope.
+    switches: the families of override that change it, and EDGE if pin_edge does. The first one is its own family. If two switches are on,
+        the later one counts. A function that hides others has the switches of these functions.
+    takes: its arguments with their defaults, the tensor first.
+    edge_cases: its slopes exactly at a bound.
+    kink: where it has no slope.
 
     owners: the modules and classes that have the function under its names; the variant in place has "_" behind the name.
-    overloads: the overloads of aten's function that belong to it. with_inplace: the owners whose function takes the argument `inplace`.
+    overloads: the overloads of aten's function that belong to it.
+    with_inplace: the owners whose function takes the argument `inplace`.
     each: for a function of a list of tensors, the name of the method that does the same to one tensor.
 
     arrange(*values): our primitive that runs in its place, with its inputs; None if torch has to run the call.
@@ -96,8 +99,9 @@ class Form(Record):
         or None if torch has to run the call. write=None: the function is not written out.
     modules: the classes of torch.nn that call the function. Their attributes have the names of its arguments.
 
-    nodes: how the names of its autograd nodes start. saved: the arguments that the nodes save, in the order of `takes`; empty for none.
-        saved_in_place: what the nodes of a call in place save, which is its result; only if that shows where x was at the kink.
+    nodes: how the names of its autograd nodes start.
+    saved: the arguments that the nodes save, in the order of `takes`; empty for none.
+    saved_in_place: what the nodes of a call in place save, its result among them; empty unless the result shows where x was at the kink.
     """
 
     name: str
@@ -223,7 +227,7 @@ NN = (fused_nn, functional)
 TENSORS = (torch, Tensor)
 # Slopes at a bound: the first two if the bound is a number, the others if it is a tensor, which gets what x does not get.
 PASSES, CUTS = Slopes(1.0), Slopes(0.0)
-PASSES_ALL, SHARES = Slopes(1.0, 0.0), Slopes(0.5, 0.5)
+PASSES_ALL, HALVES = Slopes(1.0, 0.0), Slopes(0.5, 0.5)
 
 
 def pass_on(primitive: str, *others: object) -> Arrange:

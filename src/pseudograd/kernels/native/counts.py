@@ -23,7 +23,7 @@ from ..bits import DTYPES, MOST_DIMENSIONS
 _SIDES = ("recoverable", "at_bound", "below-", "below+", "at-", "at+", "above-", "above+", "all-", "all+")
 _COUNTED = ("arrived", "cut", "nonfinite", "left", *_SIDES, "magnitude", "cut_magnitude", "elements")
 _HAS_LEFT, _HAS_OTHER, _HAS_X, _HAS_MIN, _HAS_MAX, _IS_FULL = (1 << bit for bit in range(6))
-Number = float | Tensor | None  # a bound; a tensor only if x is None
+Bound = float | Tensor | None  # a tensor only if x is None
 is_active = native.operators is not None
 _LEAVING = (0, _HAS_LEFT, _HAS_LEFT | _HAS_OTHER)
 
@@ -33,11 +33,11 @@ def tally(grad: Tensor, leaving: Sequence[Tensor], is_full: bool) -> dict[str, f
     if not _are_served(grad, leaving, None):
         return None
     counts = native.operators.tally(*_arguments(grad, leaving, is_full, None, None, None)).tolist()
-    return _named((*counts, float(grad.numel())), is_full, False) if counts else None
+    return _name_counts((*counts, float(grad.numel())), is_full, False) if counts else None
 
 
 def _arguments(
-    grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None, low: Number, high: Number
+    grad: Tensor, leaving: Sequence[Tensor], is_full: bool, x: Tensor | None, low: Bound, high: Bound
 ) -> tuple[Tensor, ...]:
     """The arguments of an operator. In the place of a tensor that is absent is grad, which the operator does not read there."""
     first, second = (*leaving, grad, grad)[:2]
@@ -54,7 +54,7 @@ class Sums:
         self._is_full = is_full
         self._all: dict[bool, Tensor] = {}  # the key: was x given?
 
-    def add(self, grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None, low: Number, high: Number) -> int | None:
+    def add(self, grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None, low: Bound, high: Bound) -> int | None:
         """Add a backward call. Returns how many of its gradients were cut."""
         if not _are_served(grad, leaving, x):
             return None
@@ -90,11 +90,11 @@ class Sums:
         return sums
 
     def read(self) -> list[dict[str, float]]:
-        return [_named(sums.tolist(), self._is_full, has_x) for has_x, sums in self._all.items()]
+        return [_name_counts(sums.tolist(), self._is_full, has_x) for has_x, sums in self._all.items()]
 
 
 def add_together(grads: list[Tensor], sums: list[Tensor], is_full: bool) -> Sequence[int]:
-    """Add several backward calls at once, at most 63. Returns the numbers of the calls that were not added.
+    """Add several backward calls at once, at most 63. Returns the positions of the calls that were not added.
 
     grads: three for each call: the gradient that arrives, and the first and the last that leave. sums: `Sums.plain` of each call.
     """
@@ -104,11 +104,11 @@ def add_together(grads: list[Tensor], sums: list[Tensor], is_full: bool) -> Sequ
         missed = native.operators.add_tallies(grads, sums, _IS_FULL if is_full else 0)
     except RuntimeError:  # for torch, one of the tensors is no plain tensor on the CPU
         return range(len(sums))
-    return [number for number in range(len(sums)) if missed >> number & 1] if missed else ()
+    return [position for position in range(len(sums)) if missed >> position & 1] if missed else ()
 
 
 def are_ordinary(tensors: Sequence[Any]) -> bool:
-    """Is each of them of the class Tensor, and under no transform?"""
+    """Is each value of the class Tensor, and under no transform?"""
     return {*map(type, tensors)} <= {Tensor} and not any(map(is_wrapped, tensors))
 
 
@@ -142,7 +142,7 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) is Tensor and tensor.is_cpu and tensor.layout is torch.strided
 
 
-def _named(numbers: Sequence[float], is_full: bool, has_x: bool) -> dict[str, float]:
+def _name_counts(numbers: Sequence[float], is_full: bool, has_x: bool) -> dict[str, float]:
     by_name = dict(zip(_COUNTED, numbers, strict=True))
     counts = {name: by_name[name] for name in ("elements", "arrived", "cut")}
     if is_full:
@@ -153,15 +153,15 @@ def _named(numbers: Sequence[float], is_full: bool, has_x: bool) -> dict[str, fl
 
 
 @lru_cache(maxsize=4096)
-def _settings(leaving: int, is_full: bool, has_x: bool, low: Number, high: Number, dtype: torch.dtype) -> Tensor:
+def _settings(leaving: int, is_full: bool, has_x: bool, low: Bound, high: Bound, dtype: torch.dtype) -> Tensor:
     flags = _LEAVING[min(leaving, 2)] | (_IS_FULL if is_full else 0)
     if has_x:
         flags |= _HAS_X | (0 if low is None else _HAS_MIN) | (0 if high is None else _HAS_MAX)
-    return native.constants(_bound(low, dtype), _bound(high, dtype), float(flags))
+    return native.constants(_round_bound(low, dtype), _round_bound(high, dtype), float(flags))
 
 
-def _bound(number: Number, dtype: torch.dtype) -> float:
-    return 0.0 if number is None else rounded_to(float(number), dtype)
+def _round_bound(bound: Bound, dtype: torch.dtype) -> float:
+    return 0.0 if bound is None else rounded_to(float(bound), dtype)
 
 
 _NO_TENSOR = torch.empty(0, dtype=torch.uint8, device="cpu")

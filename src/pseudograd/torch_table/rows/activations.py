@@ -74,15 +74,15 @@ _RELU = Family("relu", "0", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(min=0) of torch<
 _RELU6 = Family("relu6", "0 and 6", SLOPE, 0.0, 0.0, 0.0, alike={"clamp(0, 6) of torch<=2.13": 1.0})
 _HARDTANH = Family("hardtanh", "both bounds", SLOPE, 0.0, 1.0, 1.0)
 _HARDSIGMOID = Family("hardsigmoid", "-3 and 3", SLOPE, 0.0, 0.0, 0.0)
-_BOUNDS = pull_with_kink(_is_at_bounds, lambda grad, x, min, max: torch.where((x <= min) | (x >= max), 0.0, grad))
-_OF_RELU = pull_with_kink(is_zero, lambda grad, x, min, max: torch.where(x <= 0, 0.0, grad))
+_PULL_BOUNDED = pull_with_kink(_is_at_bounds, lambda grad, x, min, max: torch.where((x <= min) | (x >= max), 0.0, grad))
+_PULL_RELU = pull_with_kink(is_zero, lambda grad, x, min, max: torch.where(x <= 0, 0.0, grad))
 stand_in("torch.relu", lambda x, min, max: torch.relu(x), "relu6", saves="a copy")
 stand_in("torch.relu6", lambda x, min, max: functional.relu6(x), "relu6")
 stand_in("torch.hardtanh", hardtanh, "hardtanh")
 stand_in("torch.hardsigmoid", lambda x, min, max: functional.hardsigmoid(x), "relu6", through=_pull_hardsigmoid)
-pin(_RELU, "torch.relu", _OF_RELU, compares=False)
-pin(_RELU6, "torch.relu6", _BOUNDS)
-pin(_HARDTANH, "torch.hardtanh", _BOUNDS)
+pin(_RELU, "torch.relu", _PULL_RELU, compares=False)
+pin(_RELU6, "torch.relu6", _PULL_BOUNDED)
+pin(_HARDTANH, "torch.hardtanh", _PULL_BOUNDED)
 pin(_HARDSIGMOID, "torch.hardsigmoid", pull_with_kink(_is_at_bounds, _slope_of_hardsigmoid), compares=False)
 
 
@@ -113,6 +113,7 @@ def _saturating(
 
 # --- with a slope below zero ------------------------------------------------------------------------------------------
 
+# alpha and scale, as torch has them
 _SELU = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
 
 
@@ -142,8 +143,8 @@ def _exponential(
 
 
 _LEAKY_RELU = Family("leaky_relu", "0", SLOPE, OWN, 1.0, OWN, notes=("its slope", "1", "its slope"))
-_OF_LEAKY_RELU = pull_with_kink(is_zero, lambda grad, x, slope: torch.where(x > 0, grad, grad * slope))
-pin(_LEAKY_RELU, "leaky_relu", _OF_LEAKY_RELU, inputs=("x", "negative_slope"), compares=False)
+_PULL_LEAKY_RELU = pull_with_kink(is_zero, lambda grad, x, slope: torch.where(x > 0, grad, grad * slope))
+pin(_LEAKY_RELU, "leaky_relu", _PULL_LEAKY_RELU, inputs=("x", "negative_slope"), compares=False)
 _ABS: Family = Family("abs", "0", SLOPE, 0.0, 1.0, 0.0)
 pin(_ABS, "torch.abs", pull_with_kink(is_zero, lambda grad, x: grad * torch.sgn(x)), torch.abs, ("x",), compares=False)
 

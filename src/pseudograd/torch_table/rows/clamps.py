@@ -15,10 +15,10 @@ from ..eras import CLOSED_ERA, OPEN_ERA
 from ..records import (
     CUTS,
     EDGE,
+    HALVES,
     MISSING,
     PASSES,
     PASSES_ALL,
-    SHARES,
     Arrange,
     Arranged,
     EdgeCase,
@@ -214,7 +214,7 @@ def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound
             edge_cases=cases,
         )
         for spelling, overload, cases in (
-            (name, "default", (edge_case(f"{name}(x, tensor)", SHARES),)),
+            (name, "default", (edge_case(f"{name}(x, tensor)", HALVES),)),
             (short_name, "other", ()),
         )
     ]
@@ -231,7 +231,7 @@ def _fextreme(name: str, function: Callable[..., Tensor]) -> Form:
         nodes=(name.capitalize(),),
         saved=("self", "other"),
         kink=Kink(ties, example=(0.0, torch.zeros(1))),
-        edge_cases=(edge_case(f"{name}(x, tensor)", PASSES_ALL, SHARES),),
+        edge_cases=(edge_case(f"{name}(x, tensor)", PASSES_ALL, HALVES),),
     )
 
 
@@ -271,7 +271,7 @@ FORMS = [
         node="ClampBackward",
         cases=(
             *(edge_case(text, PASSES, CUTS) for text in _WITH_NUMBERS),
-            *(edge_case(f"clamp(x, {bound}=tensor)", PASSES_ALL, SHARES) for bound in ("min", "max")),
+            *(edge_case(f"clamp(x, {bound}=tensor)", PASSES_ALL, HALVES) for bound in ("min", "max")),
         ),
     ),
     _clamp_form(

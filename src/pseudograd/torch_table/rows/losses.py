@@ -99,16 +99,16 @@ def _compare_by(
 ) -> Tensor | None:
     if margin is None or margin <= 0 or not anchor.dim() == positive.dim() == negative.dim():
         return None
-    near, far = distance(anchor, positive), distance(anchor, negative)
+    to_positive, to_negative = distance(anchor, positive), distance(anchor, negative)
     if swap:
-        far = run(torch.minimum, far, distance(positive, negative))
-    return run(torch.clamp_min, margin + near - far, 0)
+        to_negative = run(torch.minimum, to_negative, distance(positive, negative))
+    return run(torch.clamp_min, margin + to_positive - to_negative, 0)
 
 
 # --- the rows ---------------------------------------------------------------------------------------------------------
 
 
-def _reduced(losses_of: Callable[..., Tensor | None], parse: Callable[..., int | None], count: int) -> Write:
+def _write_reduced(losses_of: Callable[..., Tensor | None], parse: Callable[..., int | None], count: int) -> Write:
     """The function that writes out a whole call. parse: reads torch's number of the reduction from the last `count` arguments."""
 
     def write(run: Run, *values: object) -> Tensor | None:
@@ -116,7 +116,9 @@ def _reduced(losses_of: Callable[..., Tensor | None], parse: Callable[..., int |
         losses = None if reduction is None else losses_of(run, *values[:-count])
         if losses is None:
             return None
-        return losses.mean() if reduction == _MEAN else losses.sum() if reduction == _SUM else losses
+        if reduction == _MEAN:
+            return losses.mean()
+        return losses.sum() if reduction == _SUM else losses
 
     return write
 
@@ -127,9 +129,9 @@ def _loss_forms(name: str, takes: Takes, losses_of: Callable[..., Tensor | None]
     takes: the arguments before these, with their defaults. The default of `reduction` is "none" in torch and "mean" in torch.ops.aten,
     although both are made from one text: torch's parser reads the name of the default as 0.
     """
-    of_torch = in_float32(_reduced(losses_of, lambda code: code if isinstance(code, int) else None, 1))
+    of_torch = in_float32(_write_reduced(losses_of, lambda code: code if isinstance(code, int) else None, 1))
     by_owner: tuple[tuple[object, Write, Takes], ...] = (
-        (functional, in_float32(_reduced(losses_of, _parse_reduction, len(_LEGACY))), _LEGACY),
+        (functional, in_float32(_write_reduced(losses_of, _parse_reduction, len(_LEGACY))), _LEGACY),
         (torch, of_torch, {"reduction": _NONE}),
         (torch.ops.aten, of_torch, {"reduction": _MEAN}),
     )
@@ -156,6 +158,6 @@ FORMS = [
         "triplet_margin_with_distance_loss",
         functional,
         {**_THREE, "distance_function": None, "margin": 1.0, "swap": False, "reduction": "mean"},
-        _reduced(_compare_with_distance, _parse_reduction, 1),
+        _write_reduced(_compare_with_distance, _parse_reduction, 1),
     ),
 ]

@@ -24,7 +24,7 @@ _types: Any = torch.return_types
 
 
 def replace_gradient(value: Tensor, source: Tensor) -> Tensor:
-    """The value of the first, with the gradient of the second."""
+    """The value of `value`, with the gradient of `source`."""
     return engine.run(call_for(REPLACE_GRAD, "replace"), value.detach(), source.to(value.dtype))
 
 
@@ -85,8 +85,8 @@ def _value_at_rank(
     """
     values = values.detach()
     order = _stable_order(x, dim)
-    kept_values, own = (values, indices) if keepdim else (values.unsqueeze(dim), indices.unsqueeze(dim))
-    chosen = x.gather(dim, torch.where(kept_values == kept_values, order.narrow(dim, rank, 1), own))
+    kept_values, own_index = (values, indices) if keepdim else (values.unsqueeze(dim), indices.unsqueeze(dim))
+    chosen = x.gather(dim, torch.where(kept_values == kept_values, order.narrow(dim, rank, 1), own_index))
     if is_mean:
         after = x.gather(dim, order.narrow(dim, rank + 1, 1))
         chosen = torch.where(after == kept_values, (chosen + after) / 2, chosen)
@@ -109,7 +109,7 @@ def _write_median(convention: str, own: Own, x: Tensor, dim: object, keepdim: ob
         with torch.no_grad():
             values, indices = torch.median(flat, 0)
         size = flat.shape[0]
-        middle = _value_at_rank(values, indices, flat, 0, False, (size - 1) // 2, size % 2 == 0)
+        middle = _value_at_rank(values, indices, flat, 0, keepdim=False, rank=(size - 1) // 2, is_mean=size % 2 == 0)
         return replace_gradient(values_of(own), middle)
     values, indices = values_of(own)
     size = x.shape[dim]

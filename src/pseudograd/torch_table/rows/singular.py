@@ -42,7 +42,8 @@ def _write_norm(
         or p not in (1, math.inf, -math.inf)
     ):
         return None
-    dims = tuple(range(x.dim())) if dim is None else (dim,) if isinstance(dim, int) else tuple(dim)
+    dim_or_all = range(x.dim()) if dim is None else dim
+    dims = (dim_or_all,) if isinstance(dim_or_all, int) else tuple(dim_or_all)
     is_of_matrix = name == "norm of linalg" and len(dims) == 2
     if is_of_matrix:
         return None
