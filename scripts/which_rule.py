@@ -13,7 +13,7 @@ from pseudograd.comparison.variants import NO_CLAMP, PROJECT, eras
 from pseudograd.ops.bound_rules import COMPARED_RULES
 from pseudograd_tasks import TASKS, Outcome
 from pseudograd_tasks.base import OURS
-from pseudograd_tasks.sentences import APART, are_alike
+from pseudograd_tasks.sentences import LARGEST_UNSEEN, are_alike
 
 ERAS = tuple(eras())
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +52,7 @@ def _best(row: Row) -> list[str]:
     if not seeds:
         return [first, *(name for name in others if verdict(row, name, first) == NO_DIFFERENCE)]
     world = {name: Outcome({}, seeds=seeds[name]) for name in values}
-    return score.family(world, with_best=True).leaders(
+    return score.compare_pairs(world, with_best=True).leaders(
         score.key, [first, *others], lambda difference: difference.verdict
     )
 
@@ -107,7 +107,7 @@ def text() -> str:
         f"`pseudograd compare --tasks all` measured this with torch {run['torch'].split('+')[0]} ([numbers](compare/every_task.json)).",
         "**Bold** is the best rule of a problem, and every rule that is not told apart from the best one. With several seeds the",
         f"test is {TEST}, corrected for all comparisons of the problem;",
-        f"with one run, a difference of {APART:g} dB counts. *Best* counts the bold cells, *vs {OURS}* the problems in which the",
+        f"with one run, a difference of {LARGEST_UNSEEN:g} dB counts. *Best* counts the bold cells, *vs {OURS}* the problems in which the",
         f"rule is better (+) and worse (−) than `{OURS}`. `zero/closed` is torch.clamp up to 2.13, `zero/open` since 2.14.",
     ]
     for has_leaves, heading in _SECTIONS.items():

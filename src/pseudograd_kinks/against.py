@@ -20,7 +20,7 @@ from .table import Point, Table, load
 Gradient = list[list[float]]
 
 
-class Row(TypedDict):
+class PointDifference(TypedDict):
     point: str
     op: str
     family: str
@@ -38,17 +38,17 @@ class Differences(TypedDict):
     torch_of_the_table: str
     compared: int
     pin: str
-    points: list[Row]
+    points: list[PointDifference]
 
 
 _EXACT = re.compile(r"torch\s*==\s*(\d+\.\d+)")
 
 
 def compare(against: str) -> Differences:
-    """Compare the installed torch with `against`. The result has a row for each point that differs. ValueError for an unknown name.
+    """Compare the installed torch with `against`. The result has an entry for each point that differs. ValueError for an unknown name.
 
-    In a row, "here" is the gradient of the installed torch, and "there" that of `against`. "pinned": does the installed torch give "there"
-    under the pin? This is measured.
+    here, there: the gradient of the installed torch, and of `against`.
+    pinned: does the installed torch give the gradient "there" under the pin? This is measured.
     """
     table = load()
     framework, version = _find_version(against, table)
@@ -61,7 +61,7 @@ def compare(against: str) -> Differences:
     }
     differences = {point: pair for point, pair in gradients.items() if len(set(map(_gradient_text, pair))) > 1}
     with pin_edge(against):
-        rows = [_make_row(point, *pair, _has_gradient(point, pair[1])) for point, pair in differences.items()]
+        entries = [_describe_point(point, *pair, _has_gradient(point, pair[1])) for point, pair in differences.items()]
     return {
         "against": against,
         "version": version,
@@ -69,7 +69,7 @@ def compare(against: str) -> Differences:
         "torch_of_the_table": own_version,
         "compared": len(gradients),
         "pin": f"pin_edge({against!r})",
-        "points": rows,
+        "points": entries,
     }
 
 
@@ -95,8 +95,8 @@ def _has_gradient(point: Point, gradient: Gradient) -> bool:
     return outcome is not None and outcome.has_same_effect_as(Outcome(tuple(map(tuple, gradient))))
 
 
-def _make_row(point: Point, mine: Gradient, theirs: Gradient, is_pinned: bool) -> Row:
-    """The row of a point. Its "first" is the first entry that differs, here and there."""
+def _describe_point(point: Point, mine: Gradient, theirs: Gradient, is_pinned: bool) -> PointDifference:
+    """The difference at a point. "first" has the first number that differs, here and there."""
     pairs = (pair for rows in zip(mine, theirs, strict=True) for pair in zip(*rows, strict=True))
     first = next(pair for pair in pairs if _number_text(pair[0]) != _number_text(pair[1]))
     return {
@@ -130,7 +130,7 @@ def text(differences: Differences, every: bool = False) -> str:
         return head
     pinned = sum(row["pinned"] for row in rows)
     legend = [f"{differences['pin']} gives {against}'s gradient at {pinned} of the {len(rows)}; ! marks the others."]
-    first: dict[str, Row] = {}
+    first: dict[str, PointDifference] = {}
     for row in rows:
         first.setdefault(row["op"], row)
     shown, more = rows, Counter[str]()

@@ -11,7 +11,7 @@ from pseudograd.errors import must
 from pseudograd.listen.program.signals import Stopped
 
 from .compiled import NOT_COMPILED, Backend, check_backend, compile_points, name_of
-from .measure import EAGER, FILLED, ROUTES, dtype_of, measure
+from .measure import EAGER, ROUTES, ROUTES_WITH_ZEROS, dtype_of, measure
 from .outcome import Outcome
 from .table import Point, Table
 from .text import outcome_text
@@ -27,8 +27,13 @@ class New(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The result of a check. against: the version of torch in the table. points: how many were compared. skipped: points that the installed
-    torch, or that of the table, does not have. not_compiled: by the point, why it was not compiled.
+    """The result of a check.
+
+    torch, against: the version of the installed torch, and the version of the table.
+    points: the number of points that were compared.
+    new: the points that differ from the table.
+    skipped: the points that one of the two versions does not have.
+    not_compiled: the points that were not compiled, with the reason.
     """
 
     torch: str
@@ -81,7 +86,7 @@ def check(
     compiled = {} if backend is None else compile_points(chosen, backend, device)
     done = 0
 
-    def checked() -> Checked:
+    def make_result() -> Checked:
         count = done - len(skipped) - len(not_compiled)
         return Checked(torch.__version__, against, device, name, routes, count, new, skipped, not_compiled)
 
@@ -98,15 +103,15 @@ def check(
                     break
                 if outcome.error.startswith(NOT_COMPILED):
                     not_compiled[point.id] = outcome.error.removeprefix(NOT_COMPILED)
-                elif backend is not None or route in FILLED:
+                elif backend is not None or route in ROUTES_WITH_ZEROS:
                     new += [] if outcome.has_same_effect_as(expected) else [New(point.id, route, expected, outcome)]
                 elif not outcome.same_as(expected, dtype_of(route)):
                     new.append(New(point.id, route, expected, outcome))
             done += 1
     except Stopped as stop:
-        stop.known = f"kinks: stopped after {done} of {len(chosen)} points\n{checked()}"
+        stop.known = f"kinks: stopped after {done} of {len(chosen)} points\n{make_result()}"
         raise
-    return checked()
+    return make_result()
 
 
 def _check_device(device: str) -> None:

@@ -13,13 +13,13 @@ from pathlib import Path
 import torch
 
 from .compiled import compile_points
-from .measure import EAGER, FILLED, ROUTES, dtype_of, measure
+from .measure import EAGER, ROUTES, ROUTES_WITH_ZEROS, dtype_of, measure
 from .outcome import Json, Outcome
 from .table import Span, Version, load
 
 COMPILED = ("aot_eager", "inductor")
 ByVersion = dict[Version, dict[str, Outcome]]  # by version and route
-_MEASURED = ("gradients", "exceptions", "changes")  # the fields of a row that are not its definition
+_MEASURED = ("gradients", "exceptions", "changes")  # the fields of a point that are not its definition
 
 
 def main() -> int:
@@ -57,9 +57,10 @@ def join(
     measured: dict[str, dict[str, dict[str, object]]],
 ) -> Json:
     """The content of table.json with new measurements. Versions with the same outcome are joined. A route is listed only where it differs
-    from eager mode. The sentences of "changes" stay as long as their changes do; a new change needs a sentence, written by hand.
+    from eager mode. A sentence of "changes" stays if the change is still measured. You write the sentence of a new change by hand.
 
-    outcomes: by the id of a point and the framework. measured: how each version was measured.
+    outcomes: the outcomes by the id of a point and the framework.
+    measured: how each version was measured.
     """
     rows = [_join_row(row, outcomes.get(row["id"], {})) for row in stored["points"]]
     return {"format": stored["format"], "measured": measured, "points": rows}
@@ -85,7 +86,7 @@ def _join_exceptions(versions: ByVersion) -> dict[str, list[Json]]:
 
 
 def _join_spans(versions: ByVersion, route: str) -> list[Json]:
-    """Spans of versions with the same outcome. For a route other than eager, only versions in which it differs from eager mode."""
+    """Spans of versions with the same outcome. For another route than eager mode: only versions in which the route differs from it."""
     spans: list[Span] = []
     is_new = True
     for version in sorted(versions):
@@ -102,7 +103,9 @@ def _join_spans(versions: ByVersion, route: str) -> list[Json]:
 
 def _is_exception(outcomes: dict[str, Outcome], route: str) -> bool:
     plain, other = outcomes[EAGER], outcomes[route]
-    return not (plain.has_same_effect_as(other) if route in FILLED else plain.same_as(other, dtype_of(route)))
+    return not (
+        plain.has_same_effect_as(other) if route in ROUTES_WITH_ZEROS else plain.same_as(other, dtype_of(route))
+    )
 
 
 if __name__ == "__main__":

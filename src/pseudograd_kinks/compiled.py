@@ -104,7 +104,7 @@ def _gradients(
     """The gradient of every differentiated input of every point, in one backward pass: a compiled program allows no second one."""
     leaves = [make_inputs(point, device) for point in points]
     pairs = [(point, y) for point, y in zip(points, program(leaves), strict=True) if y.requires_grad]
-    wanted = [inputs[at] for point, inputs in zip(points, leaves, strict=True) for at in point.differentiated]
+    wanted = [inputs[index] for point, inputs in zip(points, leaves, strict=True) for index in point.differentiated]
     if not pairs:
         return iter([None] * len(wanted))
     total = torch.stack([weighted_sum(point, y) for point, y in pairs]).sum()

@@ -17,11 +17,11 @@ from .table import Point
 _TILES = 64  # copies of the inputs: they fill the vectors of every processor, so no loop over single numbers runs
 _DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
 EAGER = "eager"
-FILLED = ("forward", "aot_eager", "inductor")  # routes that give zeros where eager mode gives no gradient
+ROUTES_WITH_ZEROS = ("forward", "aot_eager", "inductor")  # they give zeros where eager mode gives no gradient
 
 
 def measure(point: Point, route: str, device: str = "cpu") -> Outcome | None:
-    """Measure by one of ROUTES. None if the route does not apply: only element-wise points have vectorised kernels."""
+    """The outcome at a point by one of ROUTES. None if the route does not apply: only element-wise points have vectorised kernels."""
     if route == "vector" and not point.elementwise:
         return None
     try:
@@ -49,8 +49,8 @@ def make_inputs(
 ) -> list[Tensor]:
     tensors = [torch.tensor(value, dtype=dtype, device=device) for value in point.inputs]
     tensors = [tensor.tile(tiles) for tensor in tensors] if tiles > 1 else tensors
-    for at in point.differentiated:
-        tensors[at].requires_grad_(requires_grad)
+    for index in point.differentiated:
+        tensors[index].requires_grad_(requires_grad)
     return tensors
 
 
@@ -64,7 +64,7 @@ def weighted_sum(point: Point, y: Tensor, tiles: int = 1) -> Tensor:
 
 def gradient_of(point: Point, y: Tensor, leaves: list[Tensor], tiles: int = 1) -> Outcome:
     """The gradient of y, which was computed from `leaves`."""
-    wanted = [leaves[at] for at in point.differentiated]
+    wanted = [leaves[index] for index in point.differentiated]
     if not y.requires_grad:
         return Outcome((None,) * len(wanted))
     gradients = torch.autograd.grad(weighted_sum(point, y, tiles), wanted, allow_unused=True)
@@ -102,17 +102,18 @@ def _measure_forward(point: Point, device: str) -> Outcome:
     f, inputs = torch_function(point), make_inputs(point, device, requires_grad=False)
     return Outcome(
         tuple(
-            tuple(_tangent_slope(point, f, inputs, at, entry) for entry in range(inputs[at].numel()))
-            for at in point.differentiated
+            tuple(_tangent_slope(point, f, inputs, index, entry) for entry in range(inputs[index].numel()))
+            for index in point.differentiated
         )
     )
 
 
-def _tangent_slope(point: Point, f: Callable[..., Tensor], inputs: list[Tensor], at: int, entry: int) -> float:
-    tangent = torch.zeros_like(inputs[at])
+def _tangent_slope(point: Point, f: Callable[..., Tensor], inputs: list[Tensor], index: int, entry: int) -> float:
+    """The derivative by one entry of the input with this index."""
+    tangent = torch.zeros_like(inputs[index])
     tangent.view(-1)[entry] = 1.0
     with forward_ad.dual_level():
-        duals = [forward_ad.make_dual(x.clone(), tangent) if i == at else x.clone() for i, x in enumerate(inputs)]
+        duals = [forward_ad.make_dual(x.clone(), tangent) if i == index else x.clone() for i, x in enumerate(inputs)]
         slope = forward_ad.unpack_dual(weighted_sum(point, f(*duals))).tangent
     return 0.0 if slope is None else float(slope)
 

@@ -13,7 +13,7 @@ Json = dict[str, Any]  # an object in pseudograd_kinks/table.json
 
 
 class Outcome(NamedTuple):
-    """A gradient for each differentiated input, None where the input gets none; or the error that the framework raises.
+    """A gradient for each differentiated input, None for an input without a gradient; or the error that the framework raises.
 
     is_absent: the framework has no such function in this version.
     """
@@ -36,11 +36,11 @@ class Outcome(NamedTuple):
         """Are the gradients equal if "no gradient" counts as zeros?"""
         return self._fill_like(other).same_as(other._fill_like(self))
 
-    def _fill_like(self, like: Outcome) -> Outcome:
-        """This outcome with zeros in place of None, as many as `like` has there."""
-        if self.gradient is None or like.gradient is None or len(self.gradient) != len(like.gradient):
+    def _fill_like(self, other: Outcome) -> Outcome:
+        """This outcome with zeros in place of each None, as many as the other outcome has numbers there."""
+        if self.gradient is None or other.gradient is None or len(self.gradient) != len(other.gradient):
             return self
-        pairs = zip(self.gradient, like.gradient, strict=True)
+        pairs = zip(self.gradient, other.gradient, strict=True)
         return Outcome(tuple((0.0,) * len(b or (0.0,)) if a is None else a for a, b in pairs))
 
     def as_json(self) -> Json:

@@ -50,12 +50,17 @@ class Span(NamedTuple):
 class Point(Record, kw_only=True):
     """A function, its inputs, and its gradients.
 
-    id: the op with its arguments, "@", and the input. op: the name by which a user asks for it. kind: one of KINDS.
-    expressions: by framework, the function of the inputs x, y, z, w. inputs: numbers in nested lists. differentiated: the indices of the
-        inputs that get a gradient. weights: those of the entries of the result in its sum; if empty, all are 1.
+    id: the op with its arguments, "@", and the input.
+    op: the name by which a user asks for the op.
+    kind: one of KINDS.
+    expressions: by framework, the function of the inputs x, y, z, w.
+    inputs: numbers in nested lists.
+    differentiated: the indices of the inputs that get a gradient.
+    spans: by framework, the outcomes in eager mode, from the oldest version on.
+    exceptions: by framework and route, the outcomes that differ from eager mode.
+    changes: by the first version with a new gradient, why the gradient changed.
+    weights: the weight of each entry of the result in the sum that is differentiated; if empty, all are 1.
     elementwise: are the inputs flat lists that may be repeated, so that a vectorised kernel runs?
-    spans: by framework, the outcomes in eager mode, from the oldest version on. exceptions: by framework and route, the outcomes that
-        differ from those. changes: by the first version with a new gradient, why it changed.
     """
 
     id: str
@@ -86,16 +91,18 @@ class Point(Record, kw_only=True):
         outcome = self.outcome(framework, version)
         if outcome is None or outcome.gradient is None:
             return None
-        sizes = [_count(self.inputs[at]) for at in self.differentiated]
-        rows = zip(outcome.gradient, sizes, strict=True)
-        return [[0.0] * size if row is None else list(row) for row, size in rows]
+        sizes = [_count(self.inputs[index]) for index in self.differentiated]
+        pairs = zip(outcome.gradient, sizes, strict=True)
+        return [[0.0] * size if numbers is None else list(numbers) for numbers, size in pairs]
 
     def outcome(self, framework: str, version: str | None = None, route: str = "eager") -> Outcome | None:
-        """The outcome, by default of the last measured version; None if it was not measured. A version between two of a span is in it."""
+        """The outcome, by default in the last measured version; None if it was not measured. A span has every version between its ends."""
         if framework not in FRAMEWORKS:
             raise unknown_name("kinks", "framework", FRAMEWORKS, framework)
         spans = self.spans.get(framework, [])
-        wanted = parse_version(version) if version is not None else spans[-1].last if spans else ()
+        wanted: Version = spans[-1].last if spans else ()
+        if version is not None:
+            wanted = parse_version(version)
         for span in (*self.exceptions.get((framework, route), ()), *spans):
             if wanted in span:
                 return span.outcome
@@ -103,7 +110,11 @@ class Point(Record, kw_only=True):
 
 
 class Table(NamedTuple):
-    """measured: by framework and version, the version in full and the routes."""
+    """The content of table.json.
+
+    points: the points by their ids.
+    measured: by framework and version, the version in full and the routes.
+    """
 
     points: dict[str, Point]
     measured: dict[str, dict[str, Json]]
@@ -113,7 +124,7 @@ class Table(NamedTuple):
         return sorted(self.measured[framework], key=parse_version)
 
     def match_torch(self, version: str) -> str:
-        """The measured version of torch with which this version is compared: the same, or the last one before it."""
+        """The measured version of torch with which this version is compared: the same version, or else the last one before it."""
         return [known for known in self.versions("torch") if parse_version(known) <= parse_version(version)][-1]
 
 

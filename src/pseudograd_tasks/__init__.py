@@ -1,7 +1,8 @@
 """The tasks of `pseudograd compare`, one file each, and the report about them.
 
 A task gets a `Variant`, calls its clamp, and returns an `Outcome`; it knows nothing of rules. To add a task, write a file that makes a
-`Task`, with its sentences and its figure. `ORDER` in the file gives each of its tasks a position. A first run has the tasks below 100.
+`Task`, with its sentences and its figure. `ORDER` in the file gives each of its tasks a position. Without `--tasks`, the tasks with a
+position below 100 run; they take half a minute.
 """
 
 from collections.abc import Iterable
@@ -14,11 +15,10 @@ from .base import Gallery, Outcome, Task, Variant, World, Worlds
 
 _FILES = [vars(import_module(f"{__name__}.{file.name}")) for file in iter_modules(__path__) if not file.ispkg]
 _ALL = {value.name: value for file in _FILES for value in file.values() if isinstance(value, Task)}
+_LAST = 1000  # the position of a task without one
 _ORDER: dict[str, int] = {name: position for file in _FILES for name, position in file.get("ORDER", {}).items()}
-TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (_ORDER.get(item[0], 1000), item[0])))
-DEFAULT_TASKS = tuple(
-    name for name in TASKS if _ORDER.get(name, 1000) < 100
-)  # of a first run, which takes half a minute
+TASKS: dict[str, Task] = dict(sorted(_ALL.items(), key=lambda item: (_ORDER.get(item[0], _LAST), item[0])))
+DEFAULT_TASKS = tuple(name for name in TASKS if _ORDER.get(name, _LAST) < 100)
 
 __all__ = ["DEFAULT_TASKS", "TASKS", "Gallery", "Outcome", "Task", "Variant", "World", "Worlds", "find_tasks"]
 

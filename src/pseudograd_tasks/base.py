@@ -13,7 +13,7 @@ from torch import Tensor
 from pseudograd.comparison.runs import Outcome
 from pseudograd.comparison.statistics import Better, Difference, difference
 from pseudograd.comparison.variants import INSTALLED, NO_CLAMP, PROJECT, Clamp, Variant, eras
-from pseudograd.comparison.verdicts import Family, make_family
+from pseudograd.comparison.verdicts import PairDifferences, compare_pairs
 from pseudograd.errors import must, unknown_name
 from pseudograd.ops.bound_rules import DEFAULT_RULE
 
@@ -34,7 +34,10 @@ def eras_in(rows: World) -> list[str]:
 class Score:
     """The number of a task that the report compares over seeds.
 
-    key: its name in an Outcome. text: words with {} for the number, such as "{} of the problems solved". places: the format of the number.
+    key: its name in an Outcome.
+    text: words with {} for the number, such as "{} of the problems solved".
+    places: the format of the number.
+    better: is a lower or a higher number better?
     tie: in one seed, a difference up to this size counts as none.
     """
 
@@ -53,7 +56,7 @@ class Score:
     def difference(self, first: Outcome, second: Outcome) -> Difference:
         return difference(first.seeds, second.seeds, better=self.better, tie=self.tie)
 
-    def family(self, rows: World, with_best: bool = False) -> Family:
+    def compare_pairs(self, rows: World, with_best: bool = False) -> PairDifferences:
         """The comparisons of one world, corrected together: each variant with our default, and the eras with each other.
 
         The installed torch.clamp is left out, because it is one of the eras.
@@ -62,19 +65,19 @@ class Score:
         planned = [(name, OURS) for name in names if name != OURS] if OURS in rows else []
         planned += combinations(eras_in(rows), 2)
         seeds = {self.key: {name: rows[name].seeds for name in names}}
-        return make_family(seeds, {self.key: self.better}, planned, tie=self.tie, with_best=with_best)
+        return compare_pairs(seeds, {self.key: self.better}, planned, tie=self.tie, with_best=with_best)
 
     def against_ours(self, rows: World) -> dict[str, Difference]:
         """The difference of each variant and our default, the best variant first."""
-        family = self.family(rows)
+        differences = self.compare_pairs(rows)
         names = [name for name in rows if name not in (OURS, INSTALLED)]
         names.sort(key=lambda name: rows[name].numbers[self.key], reverse=self.better == "higher")
-        return {name: family.difference(self.key, name, OURS) for name in names}
+        return {name: differences.difference(self.key, name, OURS) for name in names}
 
     def eras(self, rows: World) -> list[Difference]:
         """The difference of each older era and each newer one."""
-        family = self.family(rows)
-        return [family.difference(self.key, *pair) for pair in combinations(eras_in(rows), 2)]
+        differences = self.compare_pairs(rows)
+        return [differences.difference(self.key, *pair) for pair in combinations(eras_in(rows), 2)]
 
 
 Worlds: TypeAlias = Mapping[str, World]
@@ -100,9 +103,10 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Gallery:
-    """One figure for each world, with a panel for each variant. title: a text with {world}.
+    """One figure for each world, with a panel for each variant.
 
-    first: pictures to show before those of the variants. By the title of each, a function that makes it from the name of the world.
+    title: a text with {world}.
+    first: the pictures before the pictures of the variants: by title, a function that makes the picture from the name of the world.
     """
 
     kind: str
@@ -118,10 +122,14 @@ class Gallery:
 class Subject:
     """The sentences of a report about one problem, which its outcomes fill.
 
-    columns: a description of each number. headline: the number for a summary, with a short heading. setting: the opening sentences, with
-    {names} of the context. has_leaves: is x a leaf, so that a variant can clip it after a step? score: set if the headline can be better
-    or worse; the report compares it in each world. after(worlds, context) -> further sentences.
-    finding(rows) -> the sentences at the top of the report, if its pictures open it; the last of the `first` pictures is then the target.
+    columns: a description of each number.
+    headline: the number for a summary, with a short heading.
+    setting: the opening sentences, with {names} of the context.
+    has_leaves: is x a leaf, so that a variant can clip x after a step?
+    score: set if the headline can be better or worse. The report compares the score in each world.
+    after: after(worlds, context) returns further sentences.
+    finding: set if the pictures of this subject open the report. finding(rows) returns the sentences above them, and the last of the
+        `first` pictures is the target.
     """
 
     name: str
@@ -142,10 +150,12 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Subject):
-    """A subject that can be run. worlds(settings) -> the names of its worlds. context(settings) -> the numbers for `setting`.
+    """A subject that can be run.
 
-    run(world, variant, settings) -> the outcome of a variant in a world. A task with several seeds or drawn problems measures all of them,
-    and gives `Outcome.seeds`.
+    worlds: worlds(settings) returns the names of its worlds.
+    run: run(world, variant, settings) returns the outcome of a variant in a world. A task with several seeds or drawn problems measures all
+        of them, and sets `Outcome.seeds`.
+    context: context(settings) returns the numbers for `setting`.
     """
 
     worlds: Callable[[Settings], Sequence[str]]
@@ -182,7 +192,7 @@ def descend(
 class ElementByElement:
     """A loss that is called with each element alone, of shape (1,), by torch.vmap. Called with all elements, it returns a sum or a mean.
 
-    With a mean, each gradient would shrink with the number of elements. A loss that couples elements would be another problem.
+    If all elements shared a mean, each gradient would shrink with their number. A loss that couples elements would be another problem.
     """
 
     loss: Loss

@@ -26,7 +26,7 @@ def loss_of(settings: Settings) -> tuple[str, Loss]:
 
 
 def starts(settings: Settings) -> Tensor:
-    """400 starts over the range and half of it to both sides, from the left, the right end left out."""
+    """400 starts from left to right, over the range and half of its width on both sides, without the right end."""
     low, high = settings.low, settings.high
     span = high - low
     return low - span / 2 + torch.arange(STARTS, dtype=torch.float32) * (2 * span / STARTS)

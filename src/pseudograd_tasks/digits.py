@@ -15,7 +15,7 @@ TRAINING, BATCH = 1300, 128
 
 
 class Digits(NamedTuple):
-    """Images (n, 64) with values k / 16 from 0 to 1, and labels (n,): 1300 for training, 497 for tests. Do not change them in place."""
+    """Images (n, 64) with values k / 16 from 0 to 1, and labels (n,): 1300 for training, 497 for tests. Do not write into them."""
 
     train: Tensor
     train_labels: Tensor
@@ -34,7 +34,11 @@ def digits() -> Digits:
 
 
 class Networks(NamedTuple):
-    """A network for each seed. By layer: weights (seeds, out, in) and biases (seeds, 1, out). batches: indices (steps, seeds, 128)."""
+    """A network for each seed.
+
+    weights, biases: for each layer, tensors (seeds, out, in) and (seeds, 1, out).
+    batches: indices of images, (steps, seeds, 128).
+    """
 
     weights: list[Tensor]
     biases: list[Tensor]
@@ -46,7 +50,9 @@ class Networks(NamedTuple):
 
 
 def draw_networks(seeds: Sequence[int], sizes: Sequence[int], steps: int) -> Networks:
-    """For each seed a network with layers of these sizes, drawn from it alone. Weights are uniform with variance 1 / in, biases are 0."""
+    """For each seed a network with layers of these sizes. A network depends on its seed alone. Weights are uniform with variance 1 / in,
+    biases are 0.
+    """
     layers = list(pairwise(sizes))
     weights: list[list[Tensor]] = [[] for _ in layers]
     batches = []
@@ -71,8 +77,8 @@ def pictures(images: Tensor, indices: Tensor) -> Tensor:
 
 def logits(x: Tensor, networks: Networks) -> Tensor:
     """(seeds, n, out): layers with relu between them."""
-    for number, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
-        x = linear(torch.relu(x) if number else x, weight, bias)
+    for layer, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
+        x = linear(torch.relu(x) if layer else x, weight, bias)
     return x
 
 
@@ -81,7 +87,11 @@ def expand_seeds(seeds: int, x: Tensor) -> Tensor:
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The sum over seeds of the mean over images, so gradients of networks are independent. logits: (seeds, n, 10), labels: (seeds, n)."""
+    """The sum over seeds of the mean over images, so no network changes the gradients of another.
+
+    logits: of shape (seeds, n, 10).
+    labels: of shape (seeds, n).
+    """
     return functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / labels.shape[1]
 
 

@@ -20,7 +20,7 @@ from .base import Clamp, Outcome, Score, Settings, Task, Variant
 
 ORDER = {"ternary": 120, "four_bits": 130}
 SEEDS, SIZES, STEPS, RATE = tuple(range(10)), (64, 48, 32, 10), 400, 3e-3
-LEVELS, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
+STEPS_OF_GRID, LARGEST = 15, 2.0  # of an activation: 4 bits from 0 to 2
 WORLD = "digits"
 SCORE = Score("accuracy", "{} of the test digits right", tie=0.002)  # one picture of 497
 _TRAINING = (
@@ -41,7 +41,7 @@ _FOUR_BITS = _TRAINING + (
 
 
 class Quantiser(NamedTuple):
-    """How weights (seeds, out, in) are quantised, and whether activations are."""
+    """How weights of shape (seeds, out, in) are quantised. has_activations: are activations quantised, too?"""
 
     scale: Callable[[Tensor], Tensor]
     low: float
@@ -63,17 +63,17 @@ FOUR_BITS_EACH = Quantiser(_largest_of_each_row, -8.0, 7.0, has_activations=True
 
 def logits(x: Tensor, networks: data.Networks, quantiser: Quantiser, clamp: Clamp) -> Tensor:
     """(seeds, n, 10), of x (seeds, n, 64)."""
-    for number, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
-        if number:
+    for layer, (weight, bias) in enumerate(zip(networks.weights, networks.biases, strict=True)):
+        if layer:
             x = torch.relu(x)
             if quantiser.has_activations:
-                x = clamp(rounded(x * (LEVELS / LARGEST)), 0.0, float(LEVELS)) * (LARGEST / LEVELS)
+                x = clamp(rounded(x * (STEPS_OF_GRID / LARGEST)), 0.0, float(STEPS_OF_GRID)) * (LARGEST / STEPS_OF_GRID)
         scale = quantiser.scale(weight)
         x = data.linear(x, clamp(rounded(weight / scale), quantiser.low, quantiser.high) * scale, bias)
     return x
 
 
-def trained(forward: Callable[[Tensor, data.Networks], Tensor]) -> tuple[data.Networks, Tensor]:
+def train_networks(forward: Callable[[Tensor, data.Networks], Tensor]) -> tuple[data.Networks, Tensor]:
     """The networks after training, and the share of weights (seeds,) that get no gradient in the first step."""
     networks = data.draw_networks(SEEDS, SIZES, STEPS)
     loss = partial(data.classification_loss, lambda x: forward(x, networks))
@@ -90,15 +90,15 @@ def _silent_share(networks: data.Networks) -> Tensor:
 
 
 @torch.no_grad()
-def _tested(forward: Callable[[Tensor, data.Networks], Tensor], networks: data.Networks) -> Tensor:
+def _accuracies(forward: Callable[[Tensor, data.Networks], Tensor], networks: data.Networks) -> Tensor:
     images = data.digits()
     return data.accuracy(forward(data.expand_seeds(len(SEEDS), images.test), networks), images.test_labels)
 
 
 def _run(quantiser: Quantiser, world: str, variant: Variant, settings: Settings) -> Outcome:
-    networks, silent = trained(partial(logits, quantiser=quantiser, clamp=variant.clamp))
-    # Every variant is tested with torch.clamp. That changes the values of "no clamp" alone.
-    right = _tested(partial(logits, quantiser=quantiser, clamp=torch.clamp), networks)
+    networks, silent = train_networks(partial(logits, quantiser=quantiser, clamp=variant.clamp))
+    # Every variant is tested with torch.clamp. This changes only the values of "no clamp".
+    right = _accuracies(partial(logits, quantiser=quantiser, clamp=torch.clamp), networks)
     return Outcome(
         numbers={"accuracy": float(right.mean()), "least": float(right.min()), "silent": float(silent.mean())},
         seeds=tuple(right.tolist()),
@@ -107,8 +107,8 @@ def _run(quantiser: Quantiser, world: str, variant: Variant, settings: Settings)
 
 @cache
 def unquantised() -> float:
-    networks, _ = trained(data.logits)
-    return float(_tested(data.logits, networks).mean())
+    networks, _ = train_networks(data.logits)
+    return float(_accuracies(data.logits, networks).mean())
 
 
 def _bound_share(quantiser: Quantiser) -> float:

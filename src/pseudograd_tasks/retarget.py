@@ -19,7 +19,7 @@ from .photos import HEIGHT, WIDTH, displayed, photo, psnr
 
 ORDER = {"retarget": 10, "retarget_srgb": 100}
 AWAY_STEPS, BACK_STEPS, RATE, CONTRAST = 200, 100, 0.05, 3
-CLEAR, IN_PART = 30, 15  # dB: from the first on the photo came back, from the second on it came back in part
+LEAST_CAME_BACK, LEAST_IN_PART = 30, 15  # dB from which the photo came back, or came back in part
 PLAIN, SRGB = "plain", "sRGB curve"
 _SETTING = (
     "A photo stored as scaled Fourier coefficients, so that no pixel can be clipped after a step. "
@@ -70,8 +70,8 @@ def start(world: str) -> Tensor:
 
 def display(world: str, picture: Tensor) -> Tensor:
     """The picture as a screen shows it. NaN stays NaN."""
-    cut = displayed(picture)
-    return cut if world == PLAIN else torch.where(cut.isnan(), cut, _srgb(cut, is_guarded=True))
+    clipped = displayed(picture)
+    return clipped if world == PLAIN else torch.where(clipped.isnan(), clipped, _srgb(clipped, is_guarded=True))
 
 
 def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
@@ -117,7 +117,7 @@ def _finding(rows: World) -> str:
     if best == NO_CLAMP:
         also += " Without a clamp, the loss must be defined outside the range, as here. Many losses and models are not: they need a clamp."
     return (
-        "The optimiser Adam changed a photo into a picture of a flower, many of whose values lie outside 0 to 1, "
+        "The optimiser Adam changed a photo into a picture of a flower, many of whose values lie outside "
         "the range that a screen shows. "
         "Then Adam changed the picture back into the photo. The likeness of result and photo is in dB (peak signal-to-noise ratio): "
         "the higher, the more alike. "
@@ -128,7 +128,9 @@ def _finding(rows: World) -> str:
 
 def _describe_return(psnr: float) -> str:
     """What the photo did, by its dB."""
-    return "came back" if psnr >= CLEAR else "came back in part" if psnr >= IN_PART else "did not come back"
+    if psnr >= LEAST_CAME_BACK:
+        return "came back"
+    return "came back in part" if psnr >= LEAST_IN_PART else "did not come back"
 
 
 def _task(name: str, title: str, world: str, setting: str) -> Task:

@@ -15,7 +15,7 @@ from pseudograd.wording import listed
 
 from .base import OURS, Score, Subject, World, eras_in
 
-APART = 0.5  # dB: an eye cannot tell two pictures apart that differ by so much or less
+LARGEST_UNSEEN = 0.5  # dB: an eye cannot tell two pictures apart that differ by so much or less
 # The end of a report says when a reader needs none of our rules.
 CLOSING = (
     "If what you clamp is the parameter itself, clip it after each step, as project does: that needs no pseudo-gradient.",
@@ -55,7 +55,7 @@ def picture_sentences(rows: World) -> Iterator[str]:
 
 
 def better_sentence(values: Mapping[str, float]) -> str:
-    """A sentence with every variant that is better than our default by more than rounding."""
+    """A sentence with every variant that is better than our default by more than the rounding of the sentence."""
     better = {name: value for name, value in values.items() if value > values[OURS] + 0.05 and name != OURS}
     if not better:
         return f"nothing tried was better than {OURS}."
@@ -65,7 +65,7 @@ def better_sentence(values: Mapping[str, float]) -> str:
 
 def are_alike(*values: float) -> bool:
     """Do these pictures look alike? values: their dB. Pictures that are all NaN are alike, too."""
-    return all(abs(first - second) <= APART for first, second in combinations(values, 2)) or all(
+    return all(abs(first - second) <= LARGEST_UNSEEN for first, second in combinations(values, 2)) or all(
         map(math.isnan, values)
     )
 
@@ -111,9 +111,11 @@ def test_sentence(seeds: str) -> str:
 
 @dataclass
 class Section:
-    """A subject with its outcomes, worlds[world][variant]. context: the numbers for its sentences.
+    """A subject with its outcomes.
 
-    first[world]: the pictures that a figure shows before those of the variants, by title.
+    context: the numbers for its sentences.
+    worlds: the outcome of each variant in each world, worlds[world][variant].
+    first: first[world] has the pictures before the pictures of the variants, by title.
     """
 
     subject: Subject
@@ -131,9 +133,11 @@ class Section:
         subject, lines = self.subject, []
         for world, rows in self.worlds.items():
             for sentence in self._score_sentences(rows):
-                is_name = sentence.startswith(tuple(rows))
-                alone = sentence if is_name else sentence[:1].upper() + sentence[1:]
-                lines.append(f"{world}: {sentence}" if len(self.worlds) > 1 else alone)
+                if len(self.worlds) > 1:
+                    sentence = f"{world}: {sentence}"
+                elif not sentence.startswith(tuple(rows)):  # the name of a variant stays as it is
+                    sentence = sentence[:1].upper() + sentence[1:]
+                lines.append(sentence)
         return [*lines, *subject.after(self.worlds, self.context)]
 
     def _score_sentences(self, rows: World) -> Iterable[str]:

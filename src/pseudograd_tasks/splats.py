@@ -45,7 +45,7 @@ def start(world: str) -> tuple[Tensor, Tensor, Tensor]:
     return torch.stack(places), sizes, torch.stack(colours)
 
 
-def painted(places: Tensor, sizes: Tensor, colours: Tensor) -> Tensor:
+def paint(places: Tensor, sizes: Tensor, colours: Tensor) -> Tensor:
     """(seeds, 3, 48, 72): the sum of the spots. A round Gaussian is the product of a vertical and a horizontal one."""
     down = _bell(places[..., :1], sizes, torch.linspace(0, 1, HEIGHT))
     across = _bell(places[..., 1:], sizes, torch.linspace(0, WIDTH / HEIGHT, WIDTH))
@@ -53,9 +53,9 @@ def painted(places: Tensor, sizes: Tensor, colours: Tensor) -> Tensor:
     return coloured.mT @ across[:, None]
 
 
-def _bell(place: Tensor, size: Tensor, at: Tensor) -> Tensor:
+def _bell(place: Tensor, size: Tensor, x: Tensor) -> Tensor:
     """A Gaussian, cut to 0 below 1e-13: subnormal numbers would take five times the time of all others."""
-    distance = ((at - place) / size.exp()) ** 2
+    distance = ((x - place) / size.exp()) ** 2
     return torch.exp(-0.5 * distance.masked_fill(distance > 60, torch.inf))
 
 
@@ -65,9 +65,9 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
     optimizer = torch.optim.Adam(groups)
     for _ in range(STEPS):
         optimizer.zero_grad()
-        (variant.clamp(painted(places, sizes, colours), 0.0, 1.0) - target()).pow(2).sum().backward()
+        (variant.clamp(paint(places, sizes, colours), 0.0, 1.0) - target()).pow(2).sum().backward()
         optimizer.step()
-    pictures = displayed(painted(places, sizes, colours))
+    pictures = displayed(paint(places, sizes, colours))
     psnr = -10 * torch.log10((pictures - target()).double().pow(2).mean((1, 2, 3)))
     numbers = {"psnr": float(psnr.mean()), "least": float(psnr.min())}
     return Outcome(numbers, {"picture": pictures[0]}, seeds=tuple(psnr.tolist()))
@@ -75,7 +75,7 @@ def _run(world: str, variant: Variant, settings: Settings) -> Outcome:
 
 @torch.no_grad()
 def outside(world: str) -> float:
-    values = painted(*start(world))
+    values = paint(*start(world))
     return float(((values < 0) | (values > 1)).float().mean())
 
 
@@ -104,7 +104,7 @@ SPLATS = Task(
         title="{world}; the picture is the first seed's, dB the mean",
         first={
             "the photo": lambda world: target(),
-            "the start": lambda world: displayed(painted(*start(world)))[0],
+            "the start": lambda world: displayed(paint(*start(world)))[0],
         },
     ),
 )

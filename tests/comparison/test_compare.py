@@ -257,8 +257,9 @@ def test_all_numbers_and_pairs_are_one_family() -> None:
 
     values = {number: rows() for number in ("loss", "score")}
     comparison = Comparison("mine", dict.fromkeys(values, "lower"), tuple(range(10)), values, torch="2.13")  # type: ignore[arg-type]
+    differences = comparison.pair_differences
     # Of each number: three differ from torch.clamp, one of which is the edge, and three pairs of these.
-    assert (len(comparison.family.planned), comparison.family.pairs, comparison.family.corrected_for) == (6, 6, (6, 6))
+    assert (len(differences.planned), differences.unplanned_count, differences.corrected_for) == (6, 6, (6, 6))
     assert {comparison.verdict(name, number).comparisons for name in ("inward", "no clamp") for number in values} == {
         12
     }
@@ -333,7 +334,7 @@ def test_the_best_median_is_not_the_best_where_another_is_told_to_be_better() ->
     risky = (0.6, 0.61, 0.62, 0.63, 0.99, 0.98, 0.97, 2.5, 2.6, 2.7, 2.8, 2.9)
     comparison = make_comparison(steady=steady, risky=risky, base=tuple(value + 20 for value in steady))
     assert comparison.median("risky") < comparison.median("steady")
-    assert comparison.family.difference("loss", "steady", "risky").verdict == "better"
+    assert comparison.pair_differences.difference("loss", "steady", "risky").verdict == "better"
     assert comparison.leaders() == ("steady",)
     gauss = random.Random(1).gauss
     close = {"inward": 0.0, "leaky": 0.05, "base": 9.0}  # what cannot be told from the best is not said to be worse

@@ -56,5 +56,5 @@ def test_gradient_is_that_of_the_cpu(case: Case, dtype: torch.dtype) -> None:
                         theirs,
                         f"{sample.name}, {pairs.__name__}, {way}, gradient {at}",
                         ulps=case.ulps + _ULPS if rounds else 0,
-                        of=torch.where(grad.isfinite(), grad, 0.0) if rounds else 0.0,
+                        term_size=torch.where(grad.isfinite(), grad, 0.0) if rounds else 0.0,
                     )

@@ -352,7 +352,7 @@ def test_the_terminal_shows_every_number_and_the_sentences_of_the_page(
 def test_each_world_gets_a_line_and_so_do_ten_seconds(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terminal, "_SECONDS", 0.3)
+    monkeypatch.setattr(terminal, "_SILENCE", 0.3)
     with terminal.progress() as on_step:
         for world, done in (("y²", 0), ("y²", 1), ("|y|", 2), ("|y|", 3)):
             on_step("curve", world, "a", done, 4)

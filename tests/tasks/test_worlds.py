@@ -172,7 +172,7 @@ def test_a_blur_is_symmetric_and_keeps_what_is_even() -> None:
 def test_spots_are_gaussians() -> None:
     """Three pixels of one seed, summed over the spots one by one."""
     places, sizes, colours = splats.start("soft start")
-    shown = splats.painted(places, sizes, colours)
+    shown = splats.paint(places, sizes, colours)
     assert shown.shape == (len(splats.SEEDS), 3, splats.HEIGHT, splats.WIDTH)
     for colour, row, column in ((0, 0, 0), (1, 20, 33), (2, 47, 71)):
         down, across = row / (splats.HEIGHT - 1), column / (splats.WIDTH - 1) * splats.WIDTH / splats.HEIGHT
@@ -189,7 +189,7 @@ def test_a_spot_ends_before_its_denormal_tail() -> None:
     bell = splats._bell(places[..., :1], sizes, torch.linspace(0, 1, splats.HEIGHT)).detach()
     assert (bell == 0).any()
     assert float(bell[bell > 0].min()) > 1e-14
-    splats.painted(places, sizes, colours).sum().backward()
+    splats.paint(places, sizes, colours).sum().backward()
     assert all(part.grad.isfinite().all() for part in (places, sizes, colours))
 
 
@@ -199,7 +199,7 @@ def test_first_pictures_are_pictures_and_the_start_is_that_of_the_first_seed() -
             shape = picture(task.worlds(Settings())[0]).shape
             assert len(shape) == 2 or (len(shape) == 3 and shape[0] == 3), task.name
     for world in splats.COLOURS:
-        alone = splats.painted(*(part[:1] for part in splats.start(world)))[0]
+        alone = splats.paint(*(part[:1] for part in splats.start(world)))[0]
         torch.testing.assert_close(splats.SPLATS.figure.first["the start"](world), alone.clamp(0, 1))
     for world in (retarget.PLAIN, retarget.SRGB):
         assert psnr(retarget.display(world, retarget.start(world)), photo("china")) > 120

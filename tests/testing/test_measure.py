@@ -12,7 +12,7 @@ from pseudograd.rule import OPS
 from pseudograd.testing.contract import transforms
 from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.measure.behaviour import (
-    Second,
+    SecondDerivative,
     _differ,
     _is_changed,
     count_talk,
@@ -26,19 +26,19 @@ from pseudograd.testing.measure.gradients import additivity, gradient_by_backwar
 from pseudograd.testing.measure.inputs import DTYPES, random_pairs
 from pseudograd.testing.measure.numeric import (
     STEEP,
-    _change,
     _resolution_between,
     _size,
-    agree,
+    _slope_change,
     breaks,
     jumps_of,
-    nearest,
     resolution_of,
     rounding_of,
     second_differences,
     short_decimal,
     simplest,
     slope_of,
+    slopes_agree,
+    smallest_distance,
 )
 
 from ..choices import folded
@@ -101,7 +101,7 @@ def test_a_slope_changes_by_what_is_more_than_the_bend() -> None:
 
     def change(*numbers: float) -> float:
         """numbers: low, f(low) and the slope there; high, f(high) and the slope there; and the bend."""
-        return _change(*(torch.tensor([number], dtype=torch.float64) for number in numbers)).item()
+        return _slope_change(*(torch.tensor([number], dtype=torch.float64) for number in numbers)).item()
 
     assert change(1, 1, 2, 3, 9, 6, 2) == 0
     assert change(-1, 1, -1, 2, 2, 1, 0) == pytest.approx(2 + 2 / 3)  # the mean slope is 1/3
@@ -152,11 +152,11 @@ def test_second_differences_are_taken_over_five_steps() -> None:
 
 
 def test_the_distance_that_is_near_the_size_of_rounding_and_slopes_that_agree() -> None:
-    assert nearest(2.0**-52, -1.0, 3.0) == 2.0**-26 * 4 + 256 * 2.0**-52 * 3
-    assert nearest(2.0**-52, -3.0, 1.0) == nearest(2.0**-52, -1.0, 3.0)
+    assert smallest_distance(2.0**-52, -1.0, 3.0) == 2.0**-26 * 4 + 256 * 2.0**-52 * 3
+    assert smallest_distance(2.0**-52, -3.0, 1.0) == smallest_distance(2.0**-52, -1.0, 3.0)
     x, y, slope = (torch.tensor(numbers) for numbers in ([2.0, -2.0, 2.0], [-3.0, 5.0, 0.0], [0.5, math.nan, -4.0]))
     assert _size(x, y, slope).tolist() == pytest.approx([4 + 1e-6, 5 + 1e-6, 8 + 1e-6])
-    assert [agree(-1.0, -1.0 + off) for off in (0.0019, -0.0019, 0.0021, -0.0021)] == [True, True, False, False]
+    assert [slopes_agree(-1.0, -1.0 + off) for off in (0.0019, -0.0019, 0.0021, -0.0021)] == [True, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -357,7 +357,7 @@ def test_a_second_derivative_is_wrong_beyond_its_error() -> None:
     expected, error = torch.tensor([-3.0]).double(), torch.tensor([0.25]).double()
     for off, is_wrong in ((0.99, False), (1.01, True), (math.nan, True)):
         for sign in (-1, 1):
-            second = Second(expected + sign * (0.25 + off * 5e-4), expected, torch.tensor([True]), error, 2.0)
+            second = SecondDerivative(expected + sign * (0.25 + off * 5e-4), expected, torch.tensor([True]), error, 2.0)
             assert second.wrong.item() == is_wrong
             assert not second._replace(is_known=torch.tensor([False])).wrong
 

@@ -59,7 +59,7 @@ def add_own_case(command: argparse.ArgumentParser) -> None:
 
 
 def add_change(command: argparse.ArgumentParser, frameworks: str = ", jax or tensorflow") -> None:
-    """The options `--pin` and `--override`. frameworks: the end of the help of `--pin`."""
+    """The options `--pin` and `--override`. frameworks: what `--pin` takes or does not take besides eras and edges, for its help."""
     add = command.add_argument
     default, example = name_rules()
     edges = f"pin the gradient at bounds: closed, open, half, 'torch<=2.13', 'torch>=2.14'{frameworks}"
@@ -81,7 +81,7 @@ def choose_pin(where: str, options: argparse.Namespace) -> str | None:
     if settings.pin:
         from ..rewrite.pin_edge import pin_edge
 
-        settings.make_pin(where, pin_edge)  # only to raise an error if the setting is no edge
+        settings.make_pin(where, pin_edge)  # raises an error if the setting is no edge
     return settings.pin or None
 
 
@@ -92,7 +92,7 @@ def import_modules(where: str, options: argparse.Namespace) -> None:
 
 
 def import_named(where: str, argument: str, name: str, got: str) -> ModuleType:
-    """Import a module of the user, from the current folder too. An error in it becomes one line. got: what the user wrote."""
+    """Import a module of the user, from the current folder too. An error in the module becomes one line. got: what the user wrote."""
     from ..errors import must
 
     sys.path.insert(0, os.getcwd())
@@ -129,7 +129,7 @@ def function_named(where: str, argument: str, path: str) -> Any:
 
 @contextlib.contextmanager
 def current_folder() -> Iterator[None]:
-    """Inside, the current folder is on sys.path, so that modules of the user are found; in processes that start here, too."""
+    """Inside, the current folder is on sys.path, so that modules of the user are found, in processes that start inside, too."""
     path = list(sys.path)
     sys.path.insert(0, os.getcwd())
     try:
@@ -145,7 +145,7 @@ def own_case(options: argparse.Namespace, where: str, rules: Sequence[str] | Non
     better = options.better or "lower"
     if "=" in better:
         pairs = [pair.partition("=") for pair in items(better)]
-        better = {name.strip(): way.strip() for name, _, way in pairs}
+        better = {name.strip(): direction.strip() for name, _, direction in pairs}
     return {
         "run": function_named(where, "--task", options.task),
         "rules": rules,

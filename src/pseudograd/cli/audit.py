@@ -13,6 +13,9 @@ HELP = "compare the backward of a function with its derivative"
 EXAMPLE = "pseudograd audit mine:arctan --low -2 --high 2 --plot picture.svg"
 
 
+_PICTURES = (".png", ".svg", ".pdf")
+
+
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("function", metavar="MODULE:FUNCTION", help="a function of one tensor, a module or an autograd.Function")
@@ -22,9 +25,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add("--at", metavar="X,Y", help="more x, separated by commas")
     add("--json", type=Path, metavar="FILE", help="also write the result to FILE, as JSON")
     add("--plot", type=Path, metavar="FILE", help="also draw the result to FILE: .png, .svg or .pdf")
-
-
-_PICTURES = (".png", ".svg", ".pdf")
 
 
 def run(options: argparse.Namespace) -> int:

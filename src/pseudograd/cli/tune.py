@@ -52,6 +52,6 @@ def run(options: argparse.Namespace) -> int:
         return 0
 
 
-def _print_progress(run: Run, done: int, of: int) -> None:
+def _print_progress(run: Run, done: int, total: int) -> None:
     if sys.stderr.isatty():
-        print(f"\rtune: {run.variant}, seed {run.seed}: {done} of {of} of this round\033[K", end="", file=sys.stderr)
+        print(f"\rtune: {run.variant}, seed {run.seed}: {done} of {total} of this round\033[K", end="", file=sys.stderr)

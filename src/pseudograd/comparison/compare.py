@@ -28,6 +28,7 @@ Variants = Mapping[str, object]  # by name: a function that run gets as its argu
 Directions = Better | Mapping[str, Better]
 # The usual rules need 9 seeds for one number and 12 for five numbers; 12 can also tell which rule is the best.
 SEEDS = 12
+_SEED_LIMIT = 2**63  # a seed is a whole number of 64 bits with a sign
 
 
 def compare(
@@ -47,33 +48,33 @@ def compare(
     """Train with the clamp of each rule, over the same seeds, and say which differ by more than chance, and by how much.
 
     Forward:  every variant has torch.clamp's values, except "no clamp", which returns its input.
-    Backward: each variant has one rule. Always compared too: torch.clamp as installed, its eras (zero/closed, zero/open), no clamp, and
-        `project` if run takes this argument.
+    Backward: each variant has one rule. Further variants are always compared with the rules: torch.clamp as installed, its eras
+        (zero/closed, zero/open), no clamp, and `project` if run has this argument.
 
     Args:
-        run: called as run(clamp) or run(clamp, seed), by its signature; trains whatever it likes and returns a number, or several by name.
-            clamp is called as torch.clamp is; under gradient ascent with maximize=True. `project=True`, if run has an argument of that
-            name, tells it to clip its parameters after each step, with the clamp left out. An error is noted as a failed run.
-        rules: names, with parameters and edge where wanted ("zero/open"), or rule objects; None for the usual ones.
-        variants: instead of rules, what run gets, by name: a function (a surrogate, a rounding, a loss, a whole optimiser) or a rule of
-            clamp. Only these are compared.
-        baseline: which of `variants` all are compared with; None for the first.
-        seeds: how many, or which. Each run starts from torch, random and numpy seeded with it; the caller's states stay as they were.
+        run: a training. `compare` calls it as run(clamp) or run(clamp, seed), by its signature. It returns a number, or a dict of numbers
+            by name. run calls clamp as torch.clamp; under gradient ascent it adds maximize=True. If run has an argument `project`, True
+            means: clip the parameters after each step, without the clamp. An error in run counts as a failed run.
+        rules: names of rules, with parameters and edge if you like ("zero/open"), or rule objects; None for the usual rules.
+        variants: instead of `rules`, a dict from a name to the argument of run: a function (a surrogate, a rounding, a loss, a whole
+            optimiser) or a rule of clamp. Only these variants are compared.
+        baseline: the name of the variant that all others are compared with; None for the first of `variants`.
+        seeds: the number of seeds, or a list of them. Each run seeds torch, random and numpy, and restores their states afterwards.
         better: "lower" or "higher"; for several numbers, one for all or one by each name.
-        replace: call run() or run(seed), unedited, without a clamp, under `override` of these families ("clamp", or several). The eras
-            are then those of `pin_edge`, only for "clamp"; there is no variant "no clamp".
-        jobs: the number of processes; the numbers are the same to the bit. run must then be at the top of a module.
+        replace: for a run() or run(seed) that gets no clamp: it runs unedited under `override` of this family ("clamp"), or of several.
+            Eras are compared only for "clamp", by `pin_edge`; there is no variant "no clamp".
+        jobs: the number of processes; it changes no result, not even the last bit. With more than one, run must be at the top of a module.
         executor: instead of `jobs`, an object with `submit` that has processes of its own: of concurrent.futures, loky, dask, submitit.
         keep: a folder for finished runs. A later call makes only the missing runs. A run is recognised by its arguments, the source of
             the program's modules with their numbers and texts, and the versions of installed packages; data files and environment
             variables do not count. run must be at the top of a file: otherwise no run is kept, and a warning says so.
-        on_trial: called before each run with (variant, seed, steps), how many are done, and of how many.
+        on_trial: called before each run with (variant, seed, steps), the number of finished runs, and the number of all runs.
     Returns: a Comparison: str(), plot(), to_json(), and the verdicts by variant. Two variants differ where Wilcoxon's signed-rank test of
         their paired differences has p <= 0.05 after Holm's correction for all that this report may claim: every number, every variant, the
-        edge, and every pair that could be the best and the next. If run takes no seed and does not move the generators that a
-        seed sets, two seeds that give the same are enough: a run with a generator of its own needs an argument seed.
-    Raises: ValueError for an unknown rule, edge or family, if every run fails, if run never calls its clamp, or returns other names from
-        run to run; TypeError if it returns no number, or one with a gradient.
+        edge, and every pair that could be the best and the second best. If run takes no seed, draws no number from torch, random or
+        numpy, and gives the same with two seeds, no further seed is run. A run with a generator of its own needs an argument seed.
+    Raises: ValueError for an unknown rule, edge or family, if every run fails, if run never calls its clamp, or if the names of its numbers
+        change from run to run; TypeError if it returns no number, or a number with a gradient.
     Example:
         >>> def run(clamp):
         ...     x = torch.full((3,), 2.0) + torch.rand(3)
@@ -178,8 +179,10 @@ def measure(
 
 
 def ignores_seed(training: Training, outcomes: Outcomes) -> bool:
-    """Does the seed change nothing? No run gets it or moved a generator that it sets, and each gave the same with two or more."""
-    if "seed" in (*training.positional, *training.named) or any(outcome.draws for outcome in outcomes.values()):
+    """Does the seed change nothing? No run gets the seed or moved a generator that the seed sets, and every variant has two runs or
+    more, all with the same result.
+    """
+    if "seed" in (*training.positional, *training.named) or any(outcome.has_drawn for outcome in outcomes.values()):
         return False
     by_variant: dict[str, list[object]] = {}
     for run, outcome in outcomes.items():
@@ -195,13 +198,16 @@ def make_comparison(
     seconds: float,
     is_part: bool = False,
 ) -> Comparison:
-    """The record of these outcomes. Raises an error if every run failed. is_part: more runs follow, so a clamp may still be called."""
+    """The record of these outcomes. Raises an error if every run failed.
+
+    is_part: more runs follow, so it is no error yet that no run called its clamp.
+    """
     columns = _check_outcomes(training, outcomes, is_part)
     known = choose_directions(training, columns, better)
-    rows = {(run.variant, run.seed): outcome for run, outcome in outcomes.items()}
-    seeds = tuple(dict.fromkeys(seed for _, seed in rows))
+    by_run = {(run.variant, run.seed): outcome for run, outcome in outcomes.items()}
+    seeds = tuple(dict.fromkeys(seed for _, seed in by_run))
     values = {
-        column: {name: tuple(rows[name, seed].numbers.get(column, math.nan) for seed in seeds) for name in names}
+        column: {name: tuple(by_run[name, seed].numbers.get(column, math.nan) for seed in seeds) for name in names}
         for column in columns
     }
     choice = training.choice
@@ -210,19 +216,19 @@ def make_comparison(
         better=known,
         seeds=seeds,
         values=values,
-        failures={row: outcome.failure for row, outcome in rows.items() if outcome.failure is not None},
+        failures={key: outcome.failure for key, outcome in by_run.items() if outcome.failure is not None},
         replaced=choice.families,
         repeats=len(seeds) > 1 and ignores_seed(training, outcomes),
         torch=torch.__version__,
         seconds=round(seconds, 3),
         baseline=choice.baseline,
-        reached=Reach.union(outcome.reached for (name, _), outcome in rows.items() if name not in choice.eras),
+        reached=Reach.union(outcome.reached for (name, _), outcome in by_run.items() if name not in choice.eras),
         is_given=choice.is_given,
     )
 
 
 def choose_directions(training: Training, columns: Iterable[str], better: Directions) -> dict[str, Better]:
-    """Which is better of each number, lower or higher."""
+    """For each number: is a lower or a higher one better?"""
     directions = {column: better if isinstance(better, str) else better.get(column) for column in columns}
     known = {column: direction for column, direction in directions.items() if direction is not None}
     if unknown := [column for column in directions if column not in known]:
@@ -268,7 +274,9 @@ def checked_seeds(where: str, seeds: int | Sequence[int]) -> tuple[int, ...]:
     if not isinstance(seeds, Iterable):
         raise TypeError(must(where, "seeds", "be a number of seeds, or a list of them", seeds))
     chosen = tuple(seeds)
-    are_numbers = all(isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < 2**63 for seed in chosen)
+    are_numbers = all(
+        isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < _SEED_LIMIT for seed in chosen
+    )
     if not chosen or not are_numbers or len(set(chosen)) < len(chosen):
         raise ValueError(must(where, "seeds", "be different whole numbers, at least one, none below 0", seeds))
     return chosen

@@ -23,10 +23,14 @@ _AT_ROW = ("axes fraction", "data")  # x as a share of the width of the axes, y 
 
 @dataclass(frozen=True)
 class Seeds:
-    """A picture of one number: a row for each variant, from the top, with a dot for each seed and a `line` at the median or mean.
+    """A picture of one number: a row for each variant, from the top, with a dot for each seed and a line.
 
-    names: the texts that stand for variants, where these are not their names. notes: the texts beside the rows. caption: the picture in
-    words. compared_with: the variant whose line goes through all rows.
+    line: for each variant its median or mean.
+    label: the text below the x axis.
+    caption: the picture in words.
+    names: the texts that stand for variants, where these are not their names.
+    notes: the texts beside the rows.
+    compared_with: the variant whose line goes through all rows.
     """
 
     rows: Values

@@ -26,8 +26,11 @@ Call = tuple[str, str]
 
 @dataclass(frozen=True)
 class Reach:
-    """rewritten: calls of torch's functions that ran with the rule of the variant. missed: calls of these functions that torch ran itself;
-    the reason follows the line. own: autograd Functions of the program and ops of this library. Both have a rule of their own.
+    """The calls of a program, by what `override` did with them.
+
+    rewritten: calls of torch's functions that ran with the rule of the variant.
+    missed: calls of these functions that torch ran itself; the reason follows the line.
+    own: autograd Functions of the program and ops of this library, which have a rule of their own.
     """
 
     rewritten: tuple[Call, ...] = ()

@@ -42,11 +42,16 @@ class Run(NamedTuple):
 
 @dataclass
 class Outcome:
-    """The result of one run: numbers for tables and arrays for figures. If the run failed there are neither, and `failure` is the error.
+    """The result of one run. A run that failed has a `failure` and neither numbers nor arrays.
 
-    seeds: if the run measures several seeds at once, the most important number for each of them, in the same order for every variant; the
-    mean is in `numbers`. has_acted: the variant's clamp was called, or its rewriting changed a call. draws: False if the run did not
-    move a generator that its seed sets. reached: the calls that the rewriting of an unedited program reached.
+    numbers: the numbers for tables, by name.
+    arrays: the numbers for figures.
+    seeds: if the run measures several seeds at once, the most important number of each seed, in the same order for every variant; `numbers`
+        has the mean.
+    failure: the error with which the run ended.
+    has_acted: the variant's clamp was called, or its rewriting changed a call.
+    has_drawn: the run moved a generator that its seed sets.
+    reached: the calls that the rewriting of an unedited program reached.
     """
 
     numbers: dict[str, float]
@@ -54,7 +59,7 @@ class Outcome:
     seeds: tuple[float, ...] = ()
     failure: str | None = None
     has_acted: bool = True
-    draws: bool = True
+    has_drawn: bool = True
     reached: Reach = field(default_factory=Reach)
 
     def __getstate__(self) -> dict[str, object]:
@@ -69,8 +74,9 @@ class Outcome:
 class Experiment(Protocol):
     """A thing that is measured in every variant, such as a training. Other processes get it pickled.
 
-    rules: those of the variants, by name or as objects. depends_on: all that decides an outcome, except the run. check_can_be_sent: raises
-    an error if other processes could not make the runs.
+    rules: the rules of the variants, as names or objects.
+    depends_on: all that decides an outcome, except the run.
+    check_can_be_sent: raises an error if other processes could not make the runs.
     """
 
     @property
@@ -106,7 +112,7 @@ def open_runner(
     executor: object = None,
     store: Store | None = None,
 ) -> Iterator[Runner[E]]:
-    """A Runner in `jobs` processes, or in those of an executor. where: the public function that errors name."""
+    """A Runner in `jobs` processes, or in the processes of an executor. where: the public function that errors name."""
     if executor is not None and not callable(getattr(executor, "submit", None)):
         remedy = "Such as concurrent.futures.ProcessPoolExecutor(), or Client(...).get_executor() of dask"
         raise TypeError(must(where, "executor", "have a method submit", executor, remedy))
@@ -121,7 +127,8 @@ def open_runner(
 class Runner(Generic[E]):
     """Makes runs, or reads them from the store.
 
-    executor: None is this process. on_run(experiment, run, done, total) is called before each run.
+    on_run: called before each run as on_run(experiment, run, done, total).
+    executor: the processes that make the runs; None for this process.
     """
 
     where: str
@@ -184,7 +191,7 @@ class Runner(Generic[E]):
         return None if stored is None else Outcome(**{**stored, "reached": Reach(**stored["reached"])})
 
     def _key(self, experiment: E, run: Run) -> dict[str, object]:
-        return {"key": self._keys[experiment.name], "of": experiment.name, **run._asdict()}
+        return {"key": self._keys[experiment.name], "experiment": experiment.name, **run._asdict()}
 
 
 def _measure(
@@ -196,7 +203,12 @@ def _measure(
     experiment: Experiment,
     run: Run,
 ) -> Outcome:
-    """Make a run in another process. sender: host and id of the process that asks for it. modules: those that register rules."""
+    """Make a run in another process.
+
+    sender: host and id of the process that asks for the run.
+    path: the `sys.path` of that process.
+    modules: the names of the modules that register rules.
+    """
     is_sender = (socket.gethostname(), os.getpid()) == sender
     if is_sender and threading.current_thread() is not threading.main_thread():
         remedy = "Threads share one state of random numbers; use processes, or leave it out"
@@ -252,7 +264,7 @@ def _pool(where: str, jobs: int) -> Iterator[ProcessPoolExecutor]:
 
 @contextlib.contextmanager
 def _blocked_ctrl_c() -> Iterator[None]:
-    """A worker that starts in this block gets no Ctrl-C before `_start_worker`: its import of torch would show a traceback."""
+    """A worker that starts in this block gets no Ctrl-C before `_start_worker`. Otherwise its import of torch would show a traceback."""
     if os.name == "nt":
         yield
         return
@@ -264,7 +276,9 @@ def _blocked_ctrl_c() -> Iterator[None]:
 
 
 def _start_worker() -> None:
-    """Ignore Ctrl-C: the first process gets it too, and ends this one. Processes of the run, such as DataLoader's, end with it."""
+    """Ignore Ctrl-C: the main process gets it too, and ends this worker. Processes that the run started, such as DataLoader's, end with
+    the worker.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if os.name != "nt":
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])

@@ -37,10 +37,13 @@ class Difference:
     """The first variant less the second, seed by seed.
 
     mean, spread: mean and standard deviation of the finite differences; NaN where there is none.
-    p: of the test. least_p: the smallest p that this number of differing seeds could give. comparisons: how many comparisons p is corrected
-    for. favours: "better" or "worse" if the differences point to the first or the second variant, significant or not.
-    seeds: how many pairs there are, and how many of them differ. gaps: the differences.
-    level: what p had to reach before its correction, which is also the level of `interval`.
+    p: the p value of the test.
+    least_p: the smallest p that this number of differing seeds could give.
+    favours: "better" or "worse" if the differences point to the first or the second variant, significant or not.
+    seeds: the number of seeds, and the number of seeds whose two values differ.
+    comparisons: the number of comparisons that p is corrected for.
+    gaps: the differences.
+    level: the value that p had to reach before its correction, and the level of `interval`.
     """
 
     mean: float
@@ -83,9 +86,8 @@ class Difference:
         means = _pair_means(self.gaps)
         low = sorted(-math.inf if math.isnan(mean) else mean for mean in means)[rejected_sums - 1]
         high = sorted(math.inf if math.isnan(mean) else mean for mean in means)[-rejected_sums]
-        return (
-            (low, high) if self.p <= LEVEL else (min(low, 0.0), max(high, 0.0))
-        )  # ties move the ends, so 0 may be outside
+        # Ties move the ends. If the test rejects nothing, the interval has to hold 0.
+        return (low, high) if self.p <= LEVEL else (min(low, 0.0), max(high, 0.0))
 
     @property
     def detectable(self) -> float:
@@ -259,12 +261,12 @@ def _ranks_above(gaps: Sequence[float]) -> tuple[list[int], int]:
 
 @lru_cache(maxsize=1024)
 def _ways_up_to(ranks: tuple[int, ...]) -> list[int]:
-    """For each sum of positive ranks: the number of the 2^n choices of signs that give at most this sum."""
+    """At index s: how many of the 2^n choices of signs give the positive ranks a sum of at most s."""
     total = sum(ranks)
     ways = [1] + [0] * total
     for rank in ranks:
-        for at in range(total, rank - 1, -1):
-            ways[at] += ways[at - rank]
-    for at in range(total):
-        ways[at + 1] += ways[at]
+        for rank_sum in range(total, rank - 1, -1):
+            ways[rank_sum] += ways[rank_sum - rank]
+    for rank_sum in range(total):
+        ways[rank_sum + 1] += ways[rank_sum]
     return ways

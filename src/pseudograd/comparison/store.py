@@ -1,8 +1,8 @@
 """Finished runs in a folder, and the fingerprint that recognises a run.
 
 A fingerprint covers what pickle writes of the function and its arguments, the source of the program's modules with their numbers and texts,
-torch's settings, and the versions of what is installed. Files, the environment and other variables do not count. joblib.Memory would read
-pickles, which may run code and whose damage goes unnoticed.
+torch's settings, and the versions of what is installed. Files, the environment and other variables do not count. We do not use
+joblib.Memory: it reads pickles, which may run code, and it does not notice a damaged file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import torch
 from ..errors import must
 from ..rewrite import entered_contexts
 
-_SUFFIX, _STAGED = ".run", ".part"  # the names of finished files and of unfinished files end so
+_FINISHED, _UNFINISHED = ".run", ".part"  # how the names of these files end
 Key = Mapping[str, object]
 
 
@@ -37,7 +37,7 @@ class Store:
     def __init__(self, folder: Path, where: str) -> None:
         self.folder, self.where = folder, where
         files = list(folder.iterdir()) if folder.is_dir() else [folder] if folder.exists() else []
-        if not all(file.suffix in (_SUFFIX, _STAGED) for file in files):
+        if not all(file.suffix in (_FINISHED, _UNFINISHED) for file in files):
             raise ValueError(must(where, "keep", "hold finished runs alone", str(folder), "Choose another folder"))
 
     def read(self, key: Key) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ class Store:
         return None
 
     def write(self, key: Key, run: dict[str, object]) -> None:
-        staged = self.folder / f"{uuid.uuid4().hex}{_STAGED}"
+        staged = self.folder / f"{uuid.uuid4().hex}{_UNFINISHED}"
         buffer = io.BytesIO()
         torch.save(run, buffer)
         try:
@@ -64,7 +64,7 @@ class Store:
 
     def _file(self, key: Key) -> Path:
         text = json.dumps(key, sort_keys=True)
-        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{_SUFFIX}"
+        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{_FINISHED}"
 
 
 class FingerprintError(Exception):

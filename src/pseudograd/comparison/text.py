@@ -27,15 +27,15 @@ def comparison_text(comparison: Verdicts) -> str:
 def headlines(comparison: Verdicts) -> Iterator[str]:
     """Warnings that come before the numbers: the rules changed nothing, or the seeds are too few."""
     if comparison.changed_nothing:
-        others = [name for name in (NO_CLAMP, PROJECT) if name in comparison.variants and not comparison.is_given]
-        note = f" {listed(others).capitalize()} aside." if others else ""
+        exceptions = [name for name in (NO_CLAMP, PROJECT) if name in comparison.variants and not comparison.is_given]
+        note = f" {listed(exceptions).capitalize()} aside." if exceptions else ""
         noun = "variant" if comparison.is_given else "rule"
         yield f"The {noun}s changed nothing: every {noun} below gave the numbers of {comparison.baseline}, to the bit.{note}"
         yield from comparison.reached.lines()
     elif comparison.too_few_seeds:
-        family = comparison.family
-        verb = "needs" if len(family.planned) == 1 else "need"
-        needs = f"{counted(len(family.planned), 'comparison')} {verb} at least {family.needs.planned} seeds"
+        differences = comparison.pair_differences
+        verb = "needs" if len(differences.planned) == 1 else "need"
+        needs = f"{counted(len(differences.planned), 'comparison')} {verb} at least {differences.needed_seeds.planned} seeds"
         yield f"Too few seeds: {len(comparison.seeds)}. {needs}."
 
 
@@ -122,7 +122,7 @@ def _best_sentence(comparison: Verdicts, number: str) -> Iterator[str]:
 
 def _is_better_but_for_the_mean(comparison: Verdicts, number: str, first: str, second: str) -> bool:
     """Is the first variant significantly better on the typical seed, and worse by the mean?"""
-    difference = comparison.family.difference(number, first, second)
+    difference = comparison.pair_differences.difference(number, first, second)
     return not comparison.repeats and difference.mean_disagrees and difference.verdict == BETTER
 
 
@@ -149,7 +149,7 @@ def closing_lines(comparison: Verdicts) -> Iterator[str]:
             "with two seeds each run gave the same. So each variant has one value, and there is no test. If run draws "
             "from a generator of its own, give it an argument seed, and seed that generator with it."
         )
-    elif comparison.family.differences:
+    elif comparison.pair_differences.differences:
         yield from _method_sentences(comparison)
     if not comparison.changed_nothing:
         yield from comparison.reached.lines()
@@ -158,18 +158,18 @@ def closing_lines(comparison: Verdicts) -> Iterator[str]:
 
 
 def _method_sentences(comparison: Verdicts) -> Iterator[str]:
-    family, baseline = comparison.family, comparison.baseline
+    differences, baseline = comparison.pair_differences, comparison.baseline
     yield f"{TEST}, of differences seed by seed; spreads are standard deviations over seeds."
     yield f"Less {baseline}: the median of the differences' pairwise means (Hodges and Lehmann), and the interval that the test leaves."
     yield f"An interval is of {1 - LEVEL:.0%} or more, as the correction asks. A small effect that is told looks larger than it is."
-    planned, others = family.corrected_for
-    if planned + others:
+    planned, unplanned = differences.corrected_for
+    if planned + unplanned:
         numbers = f" of all {len(comparison.values)} numbers" if len(comparison.values) > 1 else ""
         scope = f"with {baseline}{' or between its eras' if comparison.edges() else ''}"
-        scope = f": {planned} {scope}, {others} between the others, to tell the best" if others else f" {scope}"
-        count = counted(planned + others, "comparison")
+        scope = f": {planned} {scope}, {unplanned} between the others, to tell the best" if unplanned else f" {scope}"
+        count = counted(planned + unplanned, "comparison")
         yield f"p is corrected by Holm for {count}{numbers}{scope}; up to {LEVEL:g} is a difference."
     is_tie = any(len(comparison.leaders(number)) > 1 for number in comparison.values)
-    needed = family.needs.others
-    if is_tie and family.pairs and not comparison.too_few_seeds and len(comparison.seeds) < needed:
-        yield f"To tell the best of {counted(family.pairs, 'pair')} from the next may need {needed} seeds."
+    needed = differences.needed_seeds.unplanned
+    if is_tie and differences.unplanned_count and not comparison.too_few_seeds and len(comparison.seeds) < needed:
+        yield f"To tell the best of {counted(differences.unplanned_count, 'pair')} from the next may need {needed} seeds."

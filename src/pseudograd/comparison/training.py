@@ -26,9 +26,11 @@ _REMEDY = "Return what the training ends with, such as its loss"
 
 @dataclass(frozen=True)
 class Training:
-    """A training as an Experiment, which `compare` can run. where: the public function that error messages name.
+    """A training as an Experiment, which `compare` can run.
 
-    positional: which of clamp and seed the function takes, in this order; named: which of seed, steps and project it takes by name.
+    where: the public function that error messages name.
+    positional: the arguments among clamp and seed that the function takes by position, in this order.
+    named: the arguments among seed, steps and project that the function takes by name.
     """
 
     where: str
@@ -51,7 +53,7 @@ class Training:
 
     @property
     def depends_on(self) -> object:
-        return [self.function, self.choice.families, dict(self.choice.rows)]
+        return [self.function, self.choice.families, dict(self.choice.by_name)]
 
     def measure(self, run: Run) -> Outcome:
         """Run the training with this seed, and restore the random states of the caller. Raises an error if a result is no number."""
@@ -68,7 +70,7 @@ class Training:
         when = f"with {run.variant} and seed {run.seed}"
         values = read_result(self.where, result, when) if failure is None else {}
         return Outcome(
-            values, failure=failure, has_acted=entry.has_acted, draws=randomness.was_used, reached=entry.reach
+            values, failure=failure, has_acted=entry.has_acted, has_drawn=randomness.was_used, reached=entry.reach
         )
 
     def check_can_be_sent(self) -> None:
@@ -77,11 +79,11 @@ class Training:
         if is_in_notebook or not _can_be_pickled(self.function):
             remedy = "Other processes import it: define it at the top of a file, or leave jobs at 1"
             raise ValueError(must(self.where, "run", "be at the top of a module for jobs above 1", self.name, remedy))
-        for name, row in self.choice.rows.items() if self.choice.is_given else ():
-            if not _can_be_pickled(row):
+        for name, variant in self.choice.by_name.items() if self.choice.is_given else ():
+            if not _can_be_pickled(variant):
                 requirement = f"be functions at the top of a module for jobs above 1, {name!r} too"
                 remedy = "Or give an executor that takes functions apart, as loky and dask do, or leave jobs at 1"
-                raise ValueError(must(self.where, "variants", requirement, row, remedy))
+                raise ValueError(must(self.where, "variants", requirement, variant, remedy))
 
 
 def _can_be_pickled(value: object) -> bool:
@@ -128,7 +130,7 @@ def read_signature(
 
 
 class _Randomness:
-    """was_used: known after the run: is the state of a generator that a seed sets another one than before the run?"""
+    """was_used: after the run: did the run move a generator that a seed sets? True if we cannot know it."""
 
     was_used = True
 
@@ -156,7 +158,7 @@ def _seeded(seed: int) -> Iterator[_Randomness]:
             torch.manual_seed(seed)
             random.seed(seed)
             if numpy:
-                numpy.random.seed(seed % 2**32)
+                numpy.random.seed(seed % 2**32)  # numpy takes 32 bits
             before = _random_states()
             yield randomness
             randomness.was_used = before is None or before != _random_states()

@@ -21,15 +21,20 @@ from .compare import Directions, OnTrial, Variants
 from .comparison import Comparison, plain_numbers
 from .runs import Outcome, Run
 from .text import comparison_text
-from .verdicts import needs
+from .verdicts import needed_seeds
 
 FINALISTS = 2
 
 
 @dataclass(frozen=True)
 class Round:
-    """A round of short trials: the number of seeds, the steps of a trial (None: a whole run), the median of each rule, the best first,
-    the rules that remain, and for each rule with failed trials: their number, and the error of the first one.
+    """A round of short trials.
+
+    seeds: the number of seeds.
+    steps: the steps of a trial; None for a whole run.
+    medians: the median of each rule, the best first.
+    remaining: the rules that are left after this round.
+    failures: for each rule with failed trials the number of these trials, and the error of the first.
     """
 
     seeds: int
@@ -99,7 +104,8 @@ class Tuning:
     def to_json(self) -> dict[str, object]:
         """Plain data, as Comparison.to_json."""
         rounds = [
-            {"kept" if key == "remaining" else key: value for key, value in vars(row).items()} for row in self.rounds
+            {"kept" if key == "remaining" else key: value for key, value in vars(trials).items()}
+            for trials in self.rounds
         ]
         head = {"kind": "pseudograd tuning", "budget": self.budget, "spent": self.spent, "best": self.best}
         return {**plain_numbers({**head, "searches": [], "rounds": rounds}), "final": self.final.to_json()}
@@ -108,7 +114,9 @@ class Tuning:
 def _round_lines(rounds: Sequence[Round]) -> list[str]:
     """The lines about the rounds before the last."""
     return [
-        line for count, row in enumerate(rounds, start=1) for line in (f"Round {count}: {row}.", *row.failure_lines())
+        line
+        for count, trials in enumerate(rounds, start=1)
+        for line in (f"Round {count}: {trials}.", *trials.failure_lines())
     ]
 
 
@@ -130,19 +138,19 @@ def tune(
     """Find the rule for a training with a budget of runs: short trials first, then the two best against what you have.
 
     Forward:  as in `compare`.
-    Backward: as in `compare`. Successive halving: up to half of the budget goes to rounds in each of which the worse half of the rules
-        is dropped, by the median. The rest goes to a last round, on seeds that no earlier round used: the two best rules, and
-        always torch.clamp, its eras, no clamp, and `project` if run takes it.
+    Backward: as in `compare`. Successive halving: up to half of the budget goes to early rounds. Each of them drops the half of the rules
+        with the worse medians. The rest goes to a last round, on seeds that no earlier round used. It compares the two best rules,
+        torch.clamp, its eras, no clamp, and `project` if run has this argument.
 
     Args:
         run, rules, variants, baseline, better, replace, jobs, executor, keep, on_trial: as in `compare`. Of several
             numbers the first decides.
-        budget: how many whole runs it may cost.
-        steps: how long a whole run is, if run has an argument `steps`: early rounds are then shorter, by halves. Otherwise every trial is
-            a whole run, and early rounds have few seeds.
-    Returns: a Tuning: str(), to_json(), `rounds`, `final` (a Comparison), and `best`: one name, or several where it is a tie.
-    Raises: the errors of `compare`; ValueError for a budget below what one run of each needs, TypeError for a run that takes `steps`
-        without them.
+        budget: the number of whole runs that the search may cost.
+        steps: the number of steps of a whole run, if run has an argument `steps`. Each early round then has half the steps of the round
+            after it. Otherwise every trial is a whole run, and early rounds have few seeds.
+    Returns: a Tuning: str(), to_json(), `rounds`, `final` (a Comparison), and `best`: one name, or several if they are tied.
+    Raises: the errors of `compare`; ValueError for a budget that does not pay for one run of each variant in each round; TypeError if run
+        has an argument `steps` and `steps` is None.
     Example:
         >>> def run(clamp, steps):
         ...     x = torch.full((3,), 2.0) + torch.rand(3)
@@ -169,8 +177,8 @@ def tune(
         if "steps" not in training.named:
             raise TypeError(must("tune", "run", "have an argument `steps` if steps are given", training.name))
     names = list(training.choice.candidates)
-    always = [name for name in training.variants if name not in names]
-    plan = _plan(len(names), len(always), len(training.choice.eras), budget, steps)
+    references = [name for name in training.variants if name not in names]  # only in the last round
+    plan = _plan(len(names), len(references), len(training.choice.eras), budget, steps)
     rounds: list[Round] = []
     next_seed, spent = 0, Fraction(0)
     done = 0  # finished trials of the rounds before this one
@@ -198,7 +206,7 @@ def tune(
             rounds.append(Round(seeds, length, {name: comparison.median(name) for name in ranked}, best, failures))
             names = [name for name in names if name in best]
             done, outcomes = done + len(outcomes), {}
-        names = [name for name in training.variants if name in (*always, *names)]
+        names = [name for name in training.variants if name in (*references, *names)]
         last_seeds = range(next_seed, next_seed + int((budget - spent) // len(names)))
         compare.measure(runner, training, outcomes, names, last_seeds, steps)
     seconds = time.perf_counter() - began
@@ -206,20 +214,23 @@ def tune(
     return Tuning(tuple(rounds), final, budget, float(spent + len(outcomes)))
 
 
-def _plan(candidates: int, always: int, eras: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
-    """The number of seeds and the part of a whole run, for each round before the last. The budget must pay for one seed of each."""
+def _plan(candidates: int, references: int, eras: int, budget: int, steps: int | None) -> list[tuple[int, Fraction]]:
+    """The number of seeds and the part of a whole run, for each round before the last.
+
+    Raises ValueError if the budget does not pay for one seed of each variant in each round.
+    """
     counts = [candidates]  # of rules in each round
     while counts[-1] > FINALISTS:
         counts.append(math.ceil(counts[-1] / 2))
-    last_count = counts.pop() + always
+    last_count = counts.pop() + references
     rounds = len(counts)
     parts = [Fraction(1, 2 ** (rounds - index)) if steps is not None else Fraction(1) for index in range(rounds)]
     costs = [count * part for count, part in zip(counts, parts, strict=True)]  # of one seed in each round
     early_cost = sum(costs, Fraction(0))
     different = last_count - 2  # variants that may differ from torch.clamp: not itself, and not its own era
     older_pairs = math.comb(max(eras - 1, 0), 2)  # pairs of eras without the installed one
-    needed_seeds = max(needs(different + older_pairs, math.comb(different, 2) - older_pairs))
-    enough = math.ceil(early_cost + needed_seeds * last_count)
+    last_seeds = max(needed_seeds(different + older_pairs, math.comb(different, 2) - older_pairs))
+    enough = math.ceil(early_cost + last_seeds * last_count)
     if budget < early_cost + last_count:
         remedy = f"Fewer rules need less; {enough} give the last round seeds enough to tell"
         requirement = f"pay for one run of each, at least {math.ceil(early_cost + last_count)}"

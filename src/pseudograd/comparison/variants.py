@@ -26,7 +26,7 @@ from .reached import Call, Reach, watch_own_functions
 
 Bound = float | None  # a tensor works, too
 Clamp = Callable[[Tensor, Bound, Bound], Tensor]
-RuleRow = tuple[RuleLike, Edge | None]
+RuleAndEdge = tuple[RuleLike, Edge | None]
 INSTALLED = "torch.clamp"
 NO_CLAMP = "no clamp"
 PROJECT = "project"
@@ -45,7 +45,8 @@ def eras() -> dict[str, Era]:
 class Variant(NamedTuple):
     """A clamp with the name that reports and figures show.
 
-    projects: the training clips its parameters after each step instead. maximizing: the clamp for gradient ascent, if that differs.
+    projects: the clamp returns its input, and the training clips its parameters after each step.
+    maximizing: the clamp for gradient ascent, if it is another function.
     """
 
     name: str
@@ -65,13 +66,13 @@ def variants(rules: Iterable[str | Variant] = COMPARED_RULES, *, has_leaves: boo
     """
     names = [name for name, era in eras().items() if name == era.rule]
     chosen = {rule if isinstance(rule, str) else rule.name: rule for rule in (*names, *rules)}
-    rows = [
+    result = [
         rule_variant(rule, *parsed(CLAMP, rule, "compare: --rules")) if isinstance(rule, str) else rule
         for rule in chosen.values()
     ]
-    rows.append(Variant(INSTALLED, lambda x, low, high: torch.clamp(x, low, high)))
-    rows.append(Variant(NO_CLAMP, lambda x, low, high: x * 1))
-    return [*rows, Variant(PROJECT, lambda x, low, high: x * 1, projects=True)] if has_leaves else rows
+    result.append(Variant(INSTALLED, lambda x, low, high: torch.clamp(x, low, high)))
+    result.append(Variant(NO_CLAMP, lambda x, low, high: x * 1))
+    return [*result, Variant(PROJECT, lambda x, low, high: x * 1, projects=True)] if has_leaves else result
 
 
 def rule_variant(name: str, rule: RuleLike, edge: Edge | None) -> Variant:
@@ -87,7 +88,7 @@ def users_rows(rules: Iterable[RuleLike]) -> list[Rule]:
 
 
 class HandedClamp:
-    """The argument `clamp` of a run. Call it like torch.clamp, with `maximize=True` for gradient ascent. `name` is that of the variant."""
+    """The argument `clamp` of a run. Call it like torch.clamp, with `maximize=True` for gradient ascent. `name` names the variant."""
 
     def __init__(self, variant: Variant) -> None:
         self.name = variant.name
@@ -104,8 +105,12 @@ class HandedClamp:
 
 @dataclass
 class Entry:
-    """A variant during a run. handed: the argument that the run gets; None if it gets none. own: calls with a rule of their own, of the
-    program's autograd Functions and of ops of this library.
+    """A variant during a run.
+
+    handed: the argument that the run gets; None if it gets none.
+    projects: the run clips its parameters after each step.
+    rewriting: the context of `override` or `pin_edge` that the run is in; None without a context.
+    own: the calls of the program's autograd Functions and of ops of this library, which have a rule of their own.
     """
 
     handed: object = None
@@ -129,11 +134,13 @@ class Entry:
 class Choice:
     """The variants of one comparison, in their order, as plain data: each process builds the variants from it.
 
-    rows: by name, a rule of clamp with its edge, or a function of the user. families: the families of `override`; if empty, the run gets a
-    clamp as an argument. own_baseline: the variant that all others are compared with, if the user gave all variants.
+    by_name: for each variant a rule of clamp with its edge, or a function of the user.
+    families: the families of `override`. If there is none, the run gets a clamp as an argument.
+    has_project: the run has an argument `project`.
+    own_baseline: the variant that all others are compared with, if the user gave all variants.
     """
 
-    rows: Mapping[str, object]
+    by_name: Mapping[str, object]
     families: tuple[str, ...] = ()
     has_project: bool = False
     own_baseline: str | None = None
@@ -144,21 +151,21 @@ class Choice:
         return self.own_baseline is not None
 
     @property
-    def rules(self) -> dict[str, RuleRow]:
-        return {name: row for name, row in self.rows.items() if isinstance(row, tuple)}
+    def rules(self) -> dict[str, RuleAndEdge]:
+        return {name: variant for name, variant in self.by_name.items() if isinstance(variant, tuple)}
 
     @property
     def names(self) -> tuple[str, ...]:
         if self.is_given:
-            return tuple(self.rows)
+            return tuple(self.by_name)
         if self.families:
-            return tuple(dict.fromkeys([*self.eras, *self.rows, self.baseline]))
+            return tuple(dict.fromkeys([*self.eras, *self.by_name, self.baseline]))
         return tuple(variant.name for variant in self._variants_of_argument())
 
     @property
     def candidates(self) -> tuple[str, ...]:
         """The variants that `tune` chooses from."""
-        return tuple(name for name in self.rows if name != self.own_baseline)
+        return tuple(name for name in self.by_name if name != self.own_baseline)
 
     @property
     def eras(self) -> tuple[str, ...]:
@@ -178,13 +185,17 @@ class Choice:
         return f"torch.{family}" if hasattr(torch, family) else f"torch's {family}"
 
     def _variants_of_argument(self) -> list[Variant]:
-        return variants([rule_variant(name, *row) for name, row in self.rules.items()], has_leaves=self.has_project)
+        return variants(
+            [rule_variant(name, *rule_and_edge) for name, rule_and_edge in self.rules.items()],
+            has_leaves=self.has_project,
+        )
 
     @contextlib.contextmanager
     def enter(self, name: str) -> Iterator[Entry]:
         """Prepare the variant of this name for one run."""
         if self.is_given:
-            yield Entry(HandedClamp(rule_variant(name, *self.rules[name])) if name in self.rules else self.rows[name])
+            is_rule = name in self.rules
+            yield Entry(HandedClamp(rule_variant(name, *self.rules[name])) if is_rule else self.by_name[name])
         elif not self.families:
             variant = next(variant for variant in self._variants_of_argument() if variant.name == name)
             yield Entry(HandedClamp(variant), variant.projects)
@@ -210,7 +221,7 @@ def choose_rules(
     where: str, rules: Iterable[str | RuleObject] | None, replace: str | Sequence[str] | None, has_project: bool
 ) -> Choice:
     """The variants for these rules of clamp, checked."""
-    families = () if replace is None else (replace,) if isinstance(replace, str) else tuple(replace)
+    families = (replace,) if isinstance(replace, str) else tuple(replace or ())
     for family in families:
         if family not in SWITCHES:
             raise unknown_name(where, "replace", SWITCHES, family)
@@ -220,11 +231,11 @@ def choose_rules(
         rules = _default_rules(families)
     if isinstance(rules, (str, RuleObject)) or not isinstance(rules, Iterable):
         raise TypeError(must(where, "rules", "be a list of rules", rules, "Write [...] around it"))
-    rows: dict[str, RuleRow] = {}
+    variants: dict[str, RuleAndEdge] = {}
     for rule in rules:
         name = rule.strip() if isinstance(rule, str) else repr(rule)
-        rows.setdefault(name, _check_rule(where, rule, families))
-    return Choice(rows, families, has_project and not families)
+        variants.setdefault(name, _check_rule(where, rule, families))
+    return Choice(variants, families, has_project and not families)
 
 
 def _default_rules(families: tuple[str, ...]) -> list[str]:
@@ -235,7 +246,7 @@ def _default_rules(families: tuple[str, ...]) -> list[str]:
     return [name for name in COMPARED_RULES if name in common] if CLAMP.default_rule in common else common
 
 
-def _check_rule(where: str, rule_or_text: object, families: tuple[str, ...]) -> RuleRow:
+def _check_rule(where: str, rule_or_text: object, families: tuple[str, ...]) -> RuleAndEdge:
     """The rule, and the edge that it names. Raises an error if a family does not have the rule."""
     op, *others = [OPS[SWITCHES[family]] for family in families] or [CLAMP]
     rule, edge = _parse_rule(where, "rules", rule_or_text, op)
@@ -246,7 +257,7 @@ def _check_rule(where: str, rule_or_text: object, families: tuple[str, ...]) -> 
     return rule, edge
 
 
-def _parse_rule(where: str, argument: str, rule: object, op: Op) -> RuleRow:
+def _parse_rule(where: str, argument: str, rule: object, op: Op) -> RuleAndEdge:
     if isinstance(rule, str):
         return parsed(op, rule, f"{where}: {argument}")
     if isinstance(rule, RuleObject):
@@ -266,14 +277,14 @@ def choose_own(where: str, variants: object, baseline: str | None, others: Mappi
             raise ValueError(must(where, name, "be left out with variants", value, "They name all that is compared"))
     if len(variants) < 2:
         raise ValueError(must(where, "variants", "be at least two, one of them the baseline", list(variants)))
-    rows: dict[str, object] = {}
-    for name, row in variants.items():
+    by_name: dict[str, object] = {}
+    for name, variant in variants.items():
         if not isinstance(name, str) or not name.strip():
             raise TypeError(must(where, "variants", "have names that are texts", name))
-        is_rule = isinstance(row, (str, RuleObject))
-        if not is_rule and not callable(row):
-            raise TypeError(must(where, "variants", "be functions, or rules of clamp", f"{name}={row!r}"))
-        rows[name] = _parse_rule(where, "variants", row, CLAMP) if is_rule else row
-    if baseline is not None and baseline not in rows:
-        raise unknown_name(where, "baseline", rows, baseline)
-    return Choice(rows, own_baseline=baseline or next(iter(rows)))
+        is_rule = isinstance(variant, (str, RuleObject))
+        if not is_rule and not callable(variant):
+            raise TypeError(must(where, "variants", "be functions, or rules of clamp", f"{name}={variant!r}"))
+        by_name[name] = _parse_rule(where, "variants", variant, CLAMP) if is_rule else variant
+    if baseline is not None and baseline not in by_name:
+        raise unknown_name(where, "baseline", by_name, baseline)
+    return Choice(by_name, own_baseline=baseline or next(iter(by_name)))

@@ -7,7 +7,7 @@ passes its share to the others (Holm, 1979, with weights). The level therefore h
 
 Two methods from the literature do not fit. The multiple comparisons of Hsu (1996) need numbers with a normal distribution. The model
 confidence set of Hansen, Lunde & Nason (2011) needs many observations, or variants that may be permuted. Ten seeds of a success rate
-offer none of these. The signed-rank test of one pair needs only its own differences. It takes more seeds: `needs` says how many.
+offer none of these. The signed-rank test of one pair needs only its own differences. It takes more seeds: `needed_seeds` says how many.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..errors import must, unknown_name
@@ -37,11 +38,11 @@ class Counts(NamedTuple):
     """One figure for the planned comparisons, and one for all others."""
 
     planned: int
-    others: int
+    unplanned: int
 
 
 @dataclass(frozen=True)
-class Family:
+class PairDifferences:
     """The corrected differences of all pairs. Variants with equal numbers are represented by the first of them."""
 
     differences: Mapping[Pair, Difference]
@@ -73,25 +74,25 @@ class Family:
         return _count_possible(self.differences, self.planned)
 
     @property
-    def pairs(self) -> int:
+    def unplanned_count(self) -> int:
         """The number of comparisons that are not planned."""
         return len(self.differences) - len(self.planned)
 
     @property
-    def needs(self) -> Counts:
-        return needs(len(self.planned), self.pairs)
+    def needed_seeds(self) -> Counts:
+        return needed_seeds(len(self.planned), self.unplanned_count)
 
 
-def needs(planned: int, pairs: int) -> Counts:
-    """How many seeds have to differ before a comparison can be significant. pairs: the number of those that are not planned."""
-    if not pairs:
+def needed_seeds(planned: int, unplanned: int) -> Counts:
+    """How many seeds have to differ before a comparison can be significant, for these numbers of comparisons."""
+    if not unplanned:
         return Counts(statistics.seeds_needed(planned), 1)
     after_one = 1 - PLANNED / planned if planned else 1.0  # a significant planned comparison passes its share on
-    others = statistics.seeds_needed(pairs * after_one / (1 - PLANNED))
-    return Counts(statistics.seeds_needed(planned / PLANNED), others)
+    for_unplanned = statistics.seeds_needed(unplanned * after_one / (1 - PLANNED))
+    return Counts(statistics.seeds_needed(planned / PLANNED), for_unplanned)
 
 
-def make_family(
+def compare_pairs(
     values: Mapping[str, Values],
     better: Mapping[str, Better],
     planned: Sequence[tuple[str, str]],
@@ -99,10 +100,12 @@ def make_family(
     once: bool = False,
     tie: float = 0.0,
     with_best: bool = True,
-) -> Family:
-    """Compare the planned pairs for each number. With `with_best`, compare every other pair too.
+) -> PairDifferences:
+    """Compare the planned pairs for each number.
 
-    once: all seeds gave the same values, so the first value is enough. tie: differences of at most `tie` count as none.
+    once: all seeds gave the same values, so only the first seed counts.
+    tie: a difference of at most `tie` counts as none.
+    with_best: compare every other pair too, to tell the best variant.
     """
     stands_for: dict[tuple[str, str], str] = {}
     differences: dict[Pair, Difference] = {}
@@ -124,17 +127,19 @@ def make_family(
             )
             differences[number, first, second] = difference
     possible = _count_possible(differences, planned_pairs)
-    planned_weight = (PLANNED if possible.others else 1.0) / max(possible.planned, 1)
-    other_weight = (1 - PLANNED) / max(possible.others, 1)
+    planned_weight = (PLANNED if possible.unplanned else 1.0) / max(possible.planned, 1)
+    other_weight = (1 - PLANNED) / max(possible.unplanned, 1)
     weights = {pair: planned_weight if pair in planned_pairs else other_weight for pair in differences}
     corrected = statistics.holm(differences, weights)
     zeros = (0.0,) * seeds
-    return Family(corrected, stands_for, frozenset(planned_pairs), statistics.difference(zeros, zeros))
+    return PairDifferences(corrected, stands_for, frozenset(planned_pairs), statistics.difference(zeros, zeros))
 
 
 def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] | frozenset[Pair]) -> Counts:
     """How many comparisons could be significant, given how many of their seeds differ."""
-    possible = [pair for pair, row in differences.items() if statistics.least_p(row.seeds_that_differ) <= LEVEL]
+    possible = [
+        pair for pair, difference in differences.items() if statistics.least_p(difference.seeds_that_differ) <= LEVEL
+    ]
     count = sum(pair in planned for pair in possible)
     return Counts(count, len(possible) - count)
 
@@ -143,10 +148,13 @@ def _count_possible(differences: Mapping[Pair, Difference], planned: set[Pair] |
 class Verdicts:
     """The numbers of a comparison, and the verdicts that follow from them.
 
-    `values[number][variant]` has one value for each seed. It is NaN where the run failed, and `failures[variant, seed]` has the error. The
-    first number matters most. baseline: the variant that all others are compared with. repeats: the seed changes nothing, so each
-    variant has one value and no test. replaced: the functions that `override` replaced in an unedited run. reached: the calls that it
-    replaced. is_given: the variants are the user's own, not rules of a clamp.
+    values: `values[number][variant]` has one value for each seed, NaN where the run failed. The first number matters most.
+    failures: the error of a failed run, by (variant, seed).
+    replaced: the families that `override` replaced in an unedited run.
+    repeats: the seed changes nothing, so each variant has one value and no test.
+    baseline: the variant that all others are compared with.
+    reached: the calls that `override` replaced.
+    is_given: the variants are the user's own, not rules of a clamp.
     """
 
     run: str
@@ -177,10 +185,10 @@ class Verdicts:
         return () if self.is_given else tuple(name for name in eras() if name in self.variants)
 
     @cached_property
-    def family(self) -> Family:
+    def pair_differences(self) -> PairDifferences:
         """All comparisons of this report, corrected together."""
         planned = [*((name, self.baseline) for name in self.others), *combinations(self.eras, 2)]
-        return make_family(self.values, self.better, planned, once=self.repeats)
+        return compare_pairs(self.values, self.better, planned, once=self.repeats)
 
     @property
     def changed_nothing(self) -> bool:
@@ -193,24 +201,24 @@ class Verdicts:
     def too_few_seeds(self) -> bool:
         """Are there too few seeds for any significant difference from the baseline?"""
         differ = any(self.verdict(name, number).seeds_that_differ for number in self.values for name in self.others)
-        return not self.repeats and differ and len(self.seeds) < self.family.needs.planned
+        return not self.repeats and differ and len(self.seeds) < self.pair_differences.needed_seeds.planned
 
     def verdict(self, variant: str, number: str | None = None) -> Difference:
         """The difference between a variant and the baseline, corrected for all comparisons of this report."""
         if variant not in self.others:
             raise unknown_name("compare", "variant", self.others, variant)
-        return self.family.difference(self.number(number), variant, self.baseline)
+        return self.pair_differences.difference(self.number(number), variant, self.baseline)
 
     def edge(self, number: str | None = None) -> Difference:
         """The difference between the oldest edge (zero/closed) and the newest (zero/open), corrected as in `verdict`."""
         if len(self.eras) < 2:
             raise ValueError(must("compare", "replace", "name clamp to compare its eras", self.replaced))
-        return self.family.difference(self.number(number), self.eras[0], self.eras[-1])
+        return self.pair_differences.difference(self.number(number), self.eras[0], self.eras[-1])
 
     def edges(self, number: str | None = None) -> dict[tuple[str, str], Difference]:
         """The difference between every older edge and every newer edge."""
         number = self.number(number)
-        return {pair: self.family.difference(number, *pair) for pair in combinations(self.eras, 2)}
+        return {pair: self.pair_differences.difference(number, *pair) for pair in combinations(self.eras, 2)}
 
     def edge_verdict(self, number: str | None = None) -> str:
         """ "the old edge" (torch <= 2.13), "the new edge" (torch >= 2.14) or "no difference"."""
@@ -218,8 +226,8 @@ class Verdicts:
 
     def leaders(self, number: str | None = None) -> tuple[str, ...]:
         """The variants that no other variant beats significantly, the best median first. Several leaders are tied."""
-        verdict = (lambda row: row.favours) if self.repeats else (lambda row: row.verdict)
-        return tuple(self.family.leaders(self.number(number), self.ranked(number), verdict))
+        verdict = attrgetter("favours" if self.repeats else "verdict")
+        return tuple(self.pair_differences.leaders(self.number(number), self.ranked(number), verdict))
 
     def ranked(self, number: str | None = None) -> tuple[str, ...]:
         """The variants by their medians, the best first."""

@@ -32,9 +32,9 @@ class DiagnoseCallback(Sampler, _package().Callback):  # type: ignore[misc]
     """Diagnose one step in every hundred, and log the findings.
 
     Args:
-        every_n_steps: of the optimiser; the first step is always one of them.
-        window: how many steps one diagnosis lasts. Findings that need ten steps, `stalled` and `wind-up`, need a window of ten.
-        stop_on: what ends the training, as `--fail-on` takes it: "starved", "cut>0.5" or "any"; or several.
+        every_n_steps: begin a diagnosis every N steps of the optimiser. The first step is always diagnosed.
+        window: the number of steps that one diagnosis lasts. The findings `stalled` and `wind-up` need a window of ten.
+        stop_on: the finding that ends the training, written as for `--fail-on`: "starved", "cut>0.5" or "any"; or a list of findings.
         detail, ignore, sensitivity: as `pseudograd.diagnose` takes them. The finding `convention` judges five steps or more.
     Raises: ValueError for a wrong number of steps, or an unknown code.
     Example:

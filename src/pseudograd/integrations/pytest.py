@@ -38,7 +38,7 @@ def diagnosed(
 
     Args:
         model, ignore, detail: as `pseudograd.diagnose` takes them.
-        fail_on: "any", a code such as "starved", a code with a share such as "cut>0.5"; or several.
+        fail_on: "any", a code such as "starved", or a code with a share such as "cut>0.5"; or a list of these.
     Returns: a context that gives the `Diagnosis`. It works in every test runner; in pytest the fixture `diagnosed` is this function.
     Raises: AssertionError with the report if one of `fail_on` holds, or if no backward pass ran in the block;
         ValueError for an unknown code. An error of the steps is raised as it is.
@@ -52,7 +52,7 @@ def diagnosed(
 
 
 def diagnosed_by(settings: Settings) -> Callable[..., contextlib.AbstractContextManager[Diagnosis]]:
-    """`diagnosed` in a project with these settings. If `ignore` is given, it replaces that of the settings."""
+    """`diagnosed` in a project with these settings. If `ignore` is given, it replaces `ignore` of the settings."""
     return partial(_diagnosed, settings)
 
 
@@ -92,7 +92,8 @@ class PinnedTests:
 
     def __init__(self, edge: str) -> None:
         self.pin = pin_edge(edge)
-        is_idle = not self.pin.replacements or self.pin.report().is_torchs_own  # then there are no calls to miss
+        # An idle pin changes no call, so it can miss none.
+        is_idle = not self.pin.replacements or self.pin.report().is_torchs_own
         counting = hooks.NewThreads(lambda: _Counting(self._missed, lambda: self._depth > 0))
         self._threads = contextlib.nullcontext() if is_idle else counting
         self._depth = 0
@@ -109,7 +110,11 @@ class PinnedTests:
         self.pin.__exit__(*exception)
 
     def count_calls(self) -> Counter[tuple[str, str, str]]:
-        """How often each (state, line, reason) came: "pinned", "compiled" or "missed", and why the pin missed the call."""
+        """The number of calls by (state, line, reason).
+
+        state: "pinned", "compiled" or "missed".
+        reason: why the pin missed the call; "" for the other states.
+        """
         report = self.pin.report()
         counts: Counter[tuple[str, str, str]] = Counter()
         for calls in report.rewritten:

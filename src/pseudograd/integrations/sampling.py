@@ -21,7 +21,10 @@ class Sampler:
     """Diagnoses the first `window` of every `every_n_steps` steps of the optimiser. In the other steps it does nothing at all.
 
     A trainer's callback calls `begin_batch` and `end_batch` around each batch, with the number of steps that were taken, and `end` after
-    the training, also after an error. last: the newest diagnosis that has ended. stops: has a finding of `stop_on` been made?
+    the training, also after an error.
+
+    last: the newest diagnosis that has ended.
+    stops: does a finding of `stop_on` end the training?
     """
 
     def __init__(
@@ -47,17 +50,20 @@ class Sampler:
         self._diagnose = lambda model: diagnose(model, detail=detail, ignore=tuple(ignore), sensitivity=sensitivity)
         self._diagnose(None)  # raises the errors of wrong arguments before any training
         self._open: tuple[int, Diagnosis] | None = None
-        self._next: int | None = None  # the number of steps from which a diagnosis is due
+        self._next_start: int | None = None  # the number of steps from which the next diagnosis is due
         self.last: Diagnosis | None = None
         self.stops = False
 
     def begin_batch(self, steps: int, model: nn.Module) -> None:
-        """Begin a diagnosis before a batch if one is due. steps: how many were taken. Batches of an accumulated step share a diagnosis."""
-        if self._next is None:  # a training that resumes from a checkpoint goes on with its count
-            self._next = math.ceil(steps / self._every) * self._every
-        if self._open is None and steps >= self._next:
+        """Begin a diagnosis before a batch if one is due. Batches of an accumulated step share a diagnosis.
+
+        steps: the number of steps that were taken.
+        """
+        if self._next_start is None:  # a training that resumes from a checkpoint goes on with its count
+            self._next_start = math.ceil(steps / self._every) * self._every
+        if self._open is None and steps >= self._next_start:
             # A batch may take several steps, so `steps` may be past the step that was due.
-            self._next = (steps // self._every + 1) * self._every
+            self._next_start = (steps // self._every + 1) * self._every
             self._open = steps, self._diagnose(model)
             self._open[1].__enter__()
 
@@ -75,7 +81,7 @@ class Sampler:
     def end(self) -> None:
         """End the open diagnosis and forget when the next is due, because the next training may begin at any step."""
         self.close()
-        self._next = None
+        self._next_start = None
 
     def close(self) -> None:
         """End the open diagnosis, if there is one."""

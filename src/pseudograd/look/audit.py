@@ -59,21 +59,21 @@ def audit(
 
     Forward:  f is called on float64 tensors, or on float32 tensors if it refuses these, again and again; it must give the same values for
         the same x. x is never changed.
-    Backward: regions where the gradient is the derivative (exact), where both are 0 (flat), where only the gradient is 0 (cut), where
-        only the derivative is 0 (pseudo), and where they differ (biased); the gradient at every kink and jump; whether it is linear in
-        grad and element-wise; NaN and infinity; narrower dtypes; double backward, forward mode and vmap; and the rule of pseudograd
-        that does the same in all of this, if there is one. The derivative is measured from the values alone. "0" means: to the
-        accuracy of that measurement. A region that is narrower than the distance of two points may be missed.
+    Backward: the report divides the range into regions: the gradient is the derivative (exact), both are 0 (flat), only the gradient is 0
+        (cut), only the derivative is 0 (pseudo), or they differ (biased). It also has the gradient at every kink and jump; whether the
+        gradient is linear in grad and element-wise; NaN and infinity; narrower dtypes; double backward, forward mode and vmap; and the
+        rule of pseudograd that does the same in all of this, if there is one. The derivative is measured from the values alone, and
+        "0" means 0 to the accuracy of this measurement. A region that is narrower than the distance of two points may be missed.
 
     Args:
         f: a function of one tensor, a module, or an autograd.Function or its `apply`. With more arguments: lambda x: f(x, -1, 1).
-        low, high: the range to look at, in the unit of x; finite numbers.
-        points: how many evenly spaced points, at least 33; kinks and jumps are found between them.
+        low, high: the range of x to look at; finite numbers.
+        points: the number of evenly spaced points, at least 33. Kinks and jumps are found between them, too.
         at: further x to look at.
     Returns: a record. print() shows it, `.plot()` draws it, `.to_json()` is plain data; `regions`, `kinks`, `rule` and the rest are fields.
-    Raises: TypeError if f cannot be called or returns no floating-point tensor; ValueError if it returns another shape, other values
-        for the same x, or nothing that depends on x; if it computes in half precision, whose steps hide the derivative; if low is not
-            below high; if points are too few.
+    Raises: TypeError if f cannot be called or returns no floating-point tensor; ValueError if f returns another shape, other values for
+        the same x, or nothing that depends on x; if f computes in half precision, whose steps hide the derivative; if low is not below
+        high; if points are too few.
     Example:
         >>> import pseudograd as pg
         >>> result = pg.audit(lambda x: pg.clamp(x, -1, 1, rule="zero"), -3, 3)
@@ -83,19 +83,19 @@ def audit(
         (-1.0, Side(kind='kink', least=1.0, most=1.0))
     Source: new in pseudograd; the comparison with a numeric derivative is that of torch.autograd.gradcheck.
     """
-    low, high, points = _checked_range(low, high, points)
-    at = [_finite("at", value) for value in at]
+    low, high, points = _check_range(low, high, points)
+    at = [_check_finite("at", value) for value in at]
     with torch.inference_mode(False), torch.enable_grad():
         x = torch.linspace(low, high, points, dtype=torch.float64)
-        dtype = _first_dtype(f, x)
-        function = _callable(f, dtype)
+        dtype = _widest_dtype(f, x)
+        function = _function_in(f, dtype)
         call = on_copy(function, dtype)
         _check_values(call, x)
         element_wise = audit_answers.answer_element_wise(call, x)
         m = measure(call, low, high, points, at)
         regions = regions_of(m)
         if element_wise.word == "yes":
-            narrow = audit_answers.answer_dtypes(lambda dtype: on_copy(_callable(f, dtype), dtype), call, m)
+            narrow = audit_answers.answer_dtypes(lambda dtype: on_copy(_function_in(f, dtype), dtype), call, m)
         else:  # gradients of every size would be tried at once
             narrow = dict.fromkeys(audit_answers.NARROW, Answer("not measured", None, element_wise.detail))
         if dtype is torch.float32:
@@ -123,8 +123,8 @@ def audit(
         )
 
 
-def _checked_range(low: object, high: object, points: object) -> tuple[float, float, int]:
-    low, high = _finite("low", low), _finite("high", high)
+def _check_range(low: object, high: object, points: object) -> tuple[float, float, int]:
+    low, high = _check_finite("low", low), _check_finite("high", high)
     if not low < high:
         raise ValueError(f"audit: low must be below high, got low={low!r} and high={high!r}. Swap them.")
     if isinstance(points, bool) or not isinstance(points, int):
@@ -143,7 +143,7 @@ def _checked_range(low: object, high: object, points: object) -> tuple[float, fl
     return low, high, points
 
 
-def _finite(argument: str, value: object) -> float:
+def _check_finite(argument: str, value: object) -> float:
     value = as_number(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(must("audit", argument, "be a number", value))
@@ -152,15 +152,16 @@ def _finite(argument: str, value: object) -> float:
     return float(value)
 
 
-def _callable(f: object, dtype: torch.dtype) -> Function:
+def _function_in(f: object, dtype: torch.dtype) -> Function:
+    """f for x in this dtype. Raises TypeError for what is no function."""
     return in_dtype(checked_function("audit", "f", f, "a function, a module or an autograd.Function"), dtype)
 
 
-def _first_dtype(f: object, x: Tensor) -> torch.dtype:
+def _widest_dtype(f: object, x: Tensor) -> torch.dtype:
     """float64, or float32 if f takes it and refuses float64."""
     for dtype in (torch.float64, torch.float32):
         with contextlib.suppress(Exception):
-            _callable(f, dtype)(x.to(dtype, copy=True))
+            _function_in(f, dtype)(x.to(dtype, copy=True))
             return dtype
     return torch.float64
 

@@ -20,7 +20,7 @@ from .what_is import are_equal
 Function = Callable[[Tensor], Tensor]
 # The remedy for an f that is not element-wise. With random weights, because the plain sum of a softmax never changes.
 ALONG_A_LINE = "Look at it along a line: lambda t: (f(x + t.unsqueeze(-1) * direction) * weight).sum(-1)"
-# Of a gradient of the size of 1 from which a number of this size was subtracted.
+# The rounding error of a gradient of size 1 from which a number of size 1 was subtracted.
 _ROUNDING = 8 * torch.finfo(torch.float64).eps
 NARROW = ("float32", "float16", "bfloat16")
 
@@ -45,8 +45,8 @@ def answer_element_wise(f: Function, x: Tensor) -> Answer:
     generator = torch.Generator().manual_seed(0)
     grad = torch.randn(len(x), dtype=x.dtype, generator=generator)
     answer = Answer("yes", 0.0)
-    for talk_of, cause in ((cross_talk, "other elements"), (count_talk, "the number of elements")):
-        talk = talk_of(f, x, grad)
+    for find_talk, cause in ((cross_talk, "other elements"), (count_talk, "the number of elements")):
+        talk = find_talk(f, x, grad)
         if talk.of_values.any():
             got = f"a y that depends on {cause} of x {_where(talk.of_values)}"
             raise ValueError(f"audit: f must be element-wise, got {got}. {ALONG_A_LINE}.")
@@ -59,8 +59,9 @@ def answer_dtypes(
     function_in: Callable[[torch.dtype], Function], f: Function, m: Measured, names: Iterable[str] = NARROW
 ) -> dict[str, Answer]:
     """Does the gradient in a narrower dtype do what it does in float64? It is tried beside kinks and jumps, and at a few other points."""
-    kinks = [at.x for at in m.breaks] + [end.x for end in m.ends] + [low for low, _ in m.pairs]
-    beside = [x + share * max(1.0, abs(x)) for x in kinks for share in (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)]
+    kinks = [each.x for each in m.breaks] + [end.x for end in m.ends] + [low for low, _ in m.pairs]
+    distances = (-0.1, -0.02, -3e-3, 3e-3, 0.02, 0.1)  # from a kink; beyond x = 1 as shares of x
+    beside = [x + distance * max(1.0, abs(x)) for x in kinks for distance in distances]
     inside = [x for x in beside if m.x[0] <= x <= m.x[-1]]
     x = torch.tensor(inside + m.x[:: max(1, len(m.x) // 24)].tolist(), dtype=m.x.dtype)
 
@@ -207,6 +208,7 @@ def _differ(a: Tensor, b: Tensor, noise: Tensor | float) -> Tensor:
 
 
 def _answer(right: str, wrong: str, mask: Tensor, detail: str = "") -> Answer:
+    """The word `wrong` if the mask has a point, else the word `right`. detail: the beginning of the evidence."""
     return Answer(wrong, _share(mask), detail + _where(mask)) if mask.any() else Answer(right, 0.0)
 
 

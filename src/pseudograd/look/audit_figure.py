@@ -19,6 +19,7 @@ _COLOURS = {"exact": "#009E73", "flat": "#D9D9D9", "cut": "#D55E00", "pseudo": "
 _COLOURS["undefined"] = "#FFFFFF"
 # The sign of grad, the label, colour, style and width of its line, and the size of its dots.
 _LINES_OF_SIGNS = ((1, "grad = +1", "#0072B2", "-", 3.4, 7.5), (-1, "grad = -1", "#7A2E00", (0, (4, 2)), 1.7, 4.5))
+_SMALLEST_JUMP = 0.02  # of the largest value
 _NARROWEST_WITH_WORD = 0.09  # of the width of the axes: a narrower region is drawn without the name of its kind
 
 
@@ -76,33 +77,33 @@ def _draw_kinds(axes: Axes, audit: AuditRecord) -> None:
 def merge_regions(audit: AuditRecord, side: str) -> list[tuple[float, float, str]]:
     """The regions of one sign as (low, high, kind). Neighbours of one kind are merged if no kink or jump lies between them."""
     merged: list[tuple[float, float, str]] = []
-    is_next = False
+    may_merge = False
     for region in audit.regions:
         kind, is_point = getattr(region, side).kind, region.high == region.low
         if not is_point:
-            low = merged.pop()[0] if is_next and merged[-1][2] == kind else region.low
+            low = merged.pop()[0] if may_merge and merged[-1][2] == kind else region.low
             merged.append((low, region.high, kind))
-        is_next = not is_point
+        may_merge = not is_point
     return merged
 
 
-def _draw_dots(axes: Axes, x: Tensor, values: Tensor, at: list[float], colour: str, size: float) -> None:
+def _draw_dots(axes: Axes, x: Tensor, values: Tensor, kinks: list[float], colour: str, size: float) -> None:
     """The values exactly at a kink or a jump."""
-    is_at = torch.isin(x, torch.tensor(at, dtype=x.dtype))
-    axes.plot(x[is_at].numpy(), values[is_at].numpy(), "o", color=colour, markersize=size, label="_at the kinks")
+    is_kink = torch.isin(x, torch.tensor(kinks, dtype=x.dtype))
+    axes.plot(x[is_kink].numpy(), values[is_kink].numpy(), "o", color=colour, markersize=size, label="_at the kinks")
 
 
 def _cut_curve(audit: AuditRecord, values: Tensor) -> tuple[list[float], list[float]]:
     """The curve without its points at kinks and jumps. At a jump it has a gap, because a line there would look like a slope."""
-    edges = {end for region in audit.regions for end in (region.low, region.high)}
+    ends = {end for region in audit.regions for end in (region.low, region.high)}
     size = values[values.isfinite()].abs().max().item() if values.isfinite().any() else 1.0
     breaks = {region.low for region in audit.kinks}
     points: list[tuple[float, float]] = []
     for x, y in zip(audit.curves.x.tolist(), values.tolist(), strict=True):
         if x in breaks:
             continue
-        is_jump = points and abs(y - points[-1][1]) > 0.02 * (size or 1.0)
-        if is_jump and any(points[-1][0] <= edge <= x for edge in edges):
+        is_jump = points and abs(y - points[-1][1]) > _SMALLEST_JUMP * (size or 1.0)
+        if is_jump and any(points[-1][0] <= end <= x for end in ends):
             points.append((x, float("nan")))
         points.append((x, y))
     return [x for x, _ in points], [y for _, y in points]

@@ -13,7 +13,7 @@ _MOST_ROWS = 24  # the table of regions has no more rows
 
 
 class Side(NamedTuple):
-    """A region for one sign of grad: its kind, and the least and the largest slope grad_x / grad in it."""
+    """A region for one sign of grad: its kind, and the smallest and the largest slope grad_x / grad in it."""
 
     kind: str
     least: float
@@ -30,8 +30,9 @@ class Side(NamedTuple):
 class Region(NamedTuple):
     """A part of the range with one kind for each sign of grad; a single x, with low == high, at a kink or a jump.
 
-    has_low, has_high: does the end belong to it? slope: the derivative, from least to most; at a kink or a jump from the left and from
-    the right. is_low_exact, is_high_exact: is the end known exactly, or only as lying between two of the points?
+    has_low, has_high: does the end belong to the region?
+    slope: the smallest and the largest derivative; at a kink or a jump, the derivative on the left and on the right.
+    is_low_exact, is_high_exact: is the end known exactly? If not, it lies between two of the points.
     """
 
     low: float
@@ -90,8 +91,8 @@ class Curves(NamedTuple):
 class AuditRecord:
     """The fields of an `Audit`, and its text.
 
-    rule: the call of pseudograd that does the same, as source text, or None. rule_note: how the function differs from this call in
-    details; if rule is None, the call that comes nearest, and how it differs.
+    rule: the call of pseudograd that does the same, as source text, or None.
+    rule_note: how the function differs from this call in details; if rule is None, the call that comes nearest, and how it differs.
     shares: the share of the range that each kind has, for "grad > 0" and for "grad < 0".
     writes: the tensors of its caller or of an earlier call that the function changes, each with an example.
     """

@@ -20,11 +20,12 @@ from .measure import Measured
 
 GRADS = (1.0, -1.0, 2.0, -2.0, *(sign * size for size in (1e-3, 1e3, 1e-9, 1e9) for sign in (1, -1)))
 CLOSE = 1e-6  # two computations with a relative difference up to this may be the same: a number in them was estimated
-_FIRST = ("relu", "relu6", "clamp")  # of the clamps only these are tried: hardtanh and the others compute the same
-_LAST = ("fake_quantize",)  # tried last: with a fine grid it has the values of `round`
+_TRIED_FIRST = ("relu", "relu6", "clamp")  # no other clamp is tried: hardtanh and the others compute the same
+_TRIED_LAST = ("fake_quantize",)  # with a fine grid it has the values of `round`
 _LARGEST_CODE = 2.0**31  # grids with more codes are not tried
+# A call of these ops gives all inputs by position; other ops get the inputs after x by name.
 _BY_POSITION = ("clamp", "lower_bound", "upper_bound", "scale_grad", "reverse_grad", "clip_grad")
-_FIXED = {"relu": (0.0, None), "relu6": (0.0, 6.0)}  # their bounds
+_FIXED_BOUNDS = {"relu": (0.0, None), "relu6": (0.0, 6.0)}
 Others = tuple[float | None, ...]  # the inputs of an op after x
 Estimates = tuple[float, ...] | None
 
@@ -51,7 +52,7 @@ class Candidate(NamedTuple):
         """The call as a user writes it. names: the variables for the inputs after x."""
         op, rule, edge = self.case.op, self.case.rule, self.case.edge
         others = [value for value in self.others if value is not None] if names else self.others
-        texts: Sequence[str | None] = names or [None if value is None else repr(_short(value)) for value in others]
+        texts: Sequence[str | None] = names or [None if value is None else repr(_to_int(value)) for value in others]
         written = ["x"]
         by_position = op.name in _BY_POSITION
         for key, value, text in zip(op.inputs[1:], others, texts, strict=False):
@@ -59,7 +60,7 @@ class Candidate(NamedTuple):
                 by_position = False
             elif op.name == "gelu":
                 written += ['approximate="tanh"'] if value else []
-            elif op.name not in _FIXED and (op.name, value) != ("round", 0):
+            elif op.name not in _FIXED_BOUNDS and (op.name, value) != ("round", 0):
                 written.append(text if by_position else f"{key}={text}")
         if len(op.rules) > 1:
             changed = [f"{key}={value!r}" for key, value in self.case.parameters if value != rule.parameters[key]]
@@ -71,7 +72,8 @@ class Candidate(NamedTuple):
         return f"{op.name}({', '.join(written)})"
 
 
-def _short(value: float) -> float:
+def _to_int(value: float) -> float:
+    """The value as an int if it is a whole number that a float writes without an exponent."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value
 
 
@@ -100,10 +102,10 @@ def candidates(op: Op, others: Others, m: Measured, gradients: Sequence[Tensor])
 
 
 def forwards(m: Measured, dtype: torch.dtype = torch.float64) -> Iterator[tuple[Op, Others, float]]:
-    """The ops with the measured values, up to rounding. Yields the op, its inputs after x and the largest difference of a value."""
+    """The ops that have the measured values, up to rounding. Yields the op, its inputs after x and the largest difference of a value."""
     largest = m.y.abs().nan_to_num(posinf=0.0).max().item()  # of the finite values
-    between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _LAST]
-    for name in (*_FIRST, *between, *_LAST):
+    between = [name for name, op in OPS.items() if op.rule_set != "clamp" and name not in _TRIED_LAST]
+    for name in (*_TRIED_FIRST, *between, *_TRIED_LAST):
         for others in _inputs_after_x(OPS[name], m):
             try:
                 y = OPS[name].public(m.x.to(dtype), *others)
@@ -121,7 +123,7 @@ def _inputs_after_x(op: Op, m: Measured) -> list[Others]:
     is_first_flat, is_last_flat = _is_flat_at(m, 0), _is_flat_at(m, -1)
     if op.rule_set == "clamp":
         bounds = (first_y if is_first_flat else None, last_y if is_last_flat else None)
-        if bounds == (None, None) or bounds[0] == bounds[1] or _FIXED.get(op.name, bounds) != bounds:
+        if bounds == (None, None) or bounds[0] == bounds[1] or _FIXED_BOUNDS.get(op.name, bounds) != bounds:
             return []
         spellings: tuple[Callable[[float], float], ...] = (
             lambda bound: float(f"{bound:.7g}"),  # the digits of a float32 number
@@ -184,7 +186,7 @@ def _grids(m: Measured, low: float, high: float) -> list[Others]:
 
 
 def tidy(value: float) -> float:
-    """The number with at most nine digits that a program has and that was measured as this value; the value if there is no such number."""
+    """The number with at most nine digits that equals the measured value up to rounding; the value itself if there is none."""
     short = float(f"{value:.9g}")
     return short if abs(short - value) <= 1e-11 * abs(value) else value
 
@@ -243,10 +245,10 @@ def _estimate_width(m: Measured, known: Mapping[str, float | None]) -> float | N
     low, high = (known.get(name, known.get(f"quant_{name}")) for name in ("min", "max"))
     slopes = torch.cat([m.positive, m.negative])
     shares = torch.where((slopes < 0) & (slopes > -1), -slopes, 0.0)
-    at = int(shares.argmax())
-    if low is None or high is None or not high > low or not shares[at] > 0:
+    index = int(shares.argmax())
+    if low is None or high is None or not high > low or not shares[index] > 0:
         return None
-    x, share, scale = torch.cat([m.x, m.x])[at].item(), shares[at].item(), known.get("scale")
+    x, share, scale = torch.cat([m.x, m.x])[index].item(), shares[index].item(), known.get("scale")
     code = round(x / scale) if scale is not None else x
     return float((low - code if code < low else code - high) / (share * (high - low)))
 
@@ -256,19 +258,19 @@ def _estimate_curve(m: Measured, rule: Rule) -> Estimates:
     point whose slope is nearest to half the height.
     """
     assert rule.curve is not None
-    top = m.positive[int(m.x.abs().argmin())].item()
+    height = m.positive[int(m.x.abs().argmin())].item()
     shape = rule.curve(**rule.parameters).shape
     if shape == "box":
         inside = m.x[m.positive != 0]
         has_end = any(x > 0 for pair in m.pairs for x in pair)  # does the gradient jump at a positive x?
-        return (inside.max().item(), top) if len(inside) and has_end else None
-    share = m.positive / top if top > 0 else torch.zeros_like(m.positive)
+        return (inside.max().item(), height) if len(inside) and has_end else None
+    share = m.positive / height if height > 0 else torch.zeros_like(m.positive)
     is_usable = (share > 0.2) & (share < 0.8)
     if not is_usable.any():
         return None
-    at = int((share - 0.5).abs().where(is_usable, torch.inf).argmin())
-    scale = tidy(m.x[at].abs().item() / _DISTANCE_IN_SCALES[shape](share[at].item()))
-    return scale, top / rule.curve(scale=scale, height=1.0).height
+    index = int((share - 0.5).abs().where(is_usable, torch.inf).argmin())
+    scale = tidy(m.x[index].abs().item() / _DISTANCE_IN_SCALES[shape](share[index].item()))
+    return scale, height / rule.curve(scale=scale, height=1.0).height
 
 
 # |x| / scale as a function of share = (slope at x) / (slope at 0)

@@ -28,7 +28,9 @@ SIDES = ("below", "between", "above")
 class ClipCell:
     """The tokens of one sign of the advantage on one side of the range.
 
-    energy: the sum of the squared gradients to log_ratio without a clip, (A r)^2. passed: the same sum with the clip.
+    silenced: the number of tokens that have an advantage and get no gradient.
+    energy: the sum of the squared gradients to log_ratio without a clip, (A r)^2.
+    passed: the same sum with the clip.
     """
 
     sign: str
@@ -41,10 +43,12 @@ class ClipCell:
 
 @dataclass(frozen=True)
 class ClipReport:
-    """The effect of a policy clip on a batch. `silenced` tokens have an advantage and get no gradient.
+    """The effect of a policy clip on a batch.
 
-    at_low, at_high: the *ties*, tokens whose ratio is equal to a bound, computed in `dtype`, that of the log ratio, as a loss does that is
-    written by hand. nan: how many tokens have a NaN, as log ratio or advantage; they are in no cell.
+    at_low, at_high: the number of *ties*, tokens whose ratio is equal to a bound. The ratio is computed in `dtype`, as in a loss that is
+        written by hand.
+    dtype: the dtype of the log ratio.
+    nan: the number of tokens with a NaN as log ratio or advantage. They are in no cell.
     """
 
     cells: tuple[ClipCell, ...]
@@ -167,7 +171,7 @@ def _report(
     unclipped: Tensor,
     settings: Mapping[str, Any],
 ) -> ClipReport:
-    """clipped, unclipped: the gradients to log_ratio with the clip and without."""
+    """The report of a batch. clipped, unclipped: the gradients to log_ratio with the clip and without."""
     low, high = settings.get("low", DEFAULT_BOUND), settings.get("high", DEFAULT_BOUND)
     lowest, highest = (None if low is None else 1 - low), (None if high is None else 1 + high)
     if settings.get("level") == "sequence":
@@ -184,12 +188,12 @@ def _report(
         for bound in (lowest, highest)
     )
     cells = []
-    for sign, number in SIGNS.items():
+    for sign, number in SIGNS.items():  # number: the value of advantage.sign()
         for side, mask_of_side in zip(SIDES, (below, ~(below | above), above), strict=True):
-            at = is_counted & ~is_nan & mask_of_side & (advantage.sign() == number)
-            silenced = int((at & (clipped == 0) & (unclipped != 0)).sum())
-            energies = (float(gradient[at].square().sum()) for gradient in (unclipped, clipped))
-            cells.append(ClipCell(sign, side, int(at.sum()), silenced, *energies))
+            is_in_cell = is_counted & ~is_nan & mask_of_side & (advantage.sign() == number)
+            silenced = int((is_in_cell & (clipped == 0) & (unclipped != 0)).sum())
+            energies = (float(gradient[is_in_cell].square().sum()) for gradient in (unclipped, clipped))
+            cells.append(ClipCell(sign, side, int(is_in_cell.sum()), silenced, *energies))
     ends = f"[{'0' if lowest is None else f'{lowest:g}'}, {'inf' if highest is None else f'{highest:g}'}]"
     ceiling, clips = settings.get("ceiling"), [] if lowest is highest is None else [f"ratio clipped to {ends}"]
     clips += [] if ceiling is None else [f"ratio at most {ceiling:g} where A < 0"]

@@ -21,12 +21,18 @@ Function = Callable[[Tensor], Tensor]
 _DISTANCE_TO_JUMP = 1e-9  # from a jump to the nearest points, as a share of the range
 _SMALLEST_JUMP = 1e-6
 _POINTS = 801
-_SMALL_PIECES = 60  # with more pieces each is a small part of the picture
+_SMALL_PIECES = 60  # from this number of pieces on, each is a small part of the picture
+_FEWEST_POINTS, _FEWEST_IN_SMALL_PIECE = 201, 9  # of a piece
 Points = tuple[tuple[float, float], ...]
 
 
 class Curve(NamedTuple):
-    """A function of x to draw. y: its value in the legend. jumps: the x where its slope may jump. inside: the range of a clamp."""
+    """A function of x to draw.
+
+    y: the text for its value in the legend.
+    jumps: the x where its slope may jump.
+    inside: the range of a clamp.
+    """
 
     label: str
     f: Function
@@ -44,7 +50,11 @@ class Grid(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The points of a function; y is NaN at jumps. dots: its values exactly at jumps. rings: its limits beside jumps, if they differ."""
+    """The points of a function; y is NaN at jumps.
+
+    dots: the values exactly at jumps.
+    rings: the limits beside jumps, if they differ from these values.
+    """
 
     x: Tensor
     y: Tensor
@@ -86,11 +96,12 @@ def _takes(f: Function, bounds: tuple[object, ...]) -> bool:
 
 def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge | None, maximize: bool) -> Curve:
     """`edge` is for a rule whose name has none. Raises the errors of unknown rules and edges, before anything is drawn."""
-    label, own_edge = str(rule), ""
+    label, own_edge, chosen = str(rule), "", edge
     if isinstance(rule, str):
         text, _, own_edge = rule.partition("/")
         rule, _ = parsed(op, text, "plot: f_or_rules")
-    chosen = next((known for known in op.edges if str(known) == own_edge), own_edge) if own_edge else edge
+    if own_edge:  # an unknown edge stays a text, for the error of make_call
+        chosen = next((known for known in op.edges if str(known) == own_edge), own_edge)
     chosen = op.default_edge if chosen is None else chosen
     call = make_call(op, rule, chosen, maximize)
     if maximize and not op.takes_maximize:
@@ -141,21 +152,21 @@ def gradient_of(f: Function, grad: float) -> Function:
     return lambda x: gradient(f, x, grad)
 
 
-def line_of(f: Function, grid: Grid, marked: tuple[float, ...] = ()) -> Line:
-    """The line of f over the grid, with a dot where f jumps. marked: jumps that get a dot even if f is continuous there."""
+def line_of(f: Function, grid: Grid, with_dots: tuple[float, ...] = ()) -> Line:
+    """The line of f over the grid, with a dot where f jumps. with_dots: jumps that get a dot even if f is continuous there."""
     values = [f(piece).detach().to(torch.float64) for piece in grid.pieces]
     gap = torch.full((1,), torch.nan, dtype=torch.float64)
     x, y = [grid.pieces[0]], [values[0]]
     dots: Points = ()
     rings: Points = ()
-    for at, piece, value in zip(grid.jumps, grid.pieces[1:], values[1:], strict=True):
-        exactly = f(torch.tensor([at], dtype=torch.float64)).item()
+    for jump, piece, value in zip(grid.jumps, grid.pieces[1:], values[1:], strict=True):
+        exactly = f(torch.tensor([jump], dtype=torch.float64)).item()
         limits = dict.fromkeys((y[-1][-1].item(), value[0].item()))
-        others = [limit for limit in limits if not abs(limit - exactly) < _SMALLEST_JUMP * max(1.0, abs(exactly))]
-        rings += tuple((at, limit) for limit in others)
-        dots += ((at, exactly),) if others or at in marked else ()
-        x += [gap, piece] if others else [piece]
-        y += [gap, value] if others else [value]
+        beside = [limit for limit in limits if not abs(limit - exactly) < _SMALLEST_JUMP * max(1.0, abs(exactly))]
+        rings += tuple((jump, limit) for limit in beside)
+        dots += ((jump, exactly),) if beside or jump in with_dots else ()
+        x += [gap, piece] if beside else [piece]
+        y += [gap, value] if beside else [value]
     return Line(torch.cat(x), torch.cat(y), dots, rings)
 
 
@@ -188,6 +199,7 @@ def grid_of(picture: Picture, curves: list[Curve], more: Iterable[float] = ()) -
     off = _DISTANCE_TO_JUMP * (picture.high - picture.low)
     starts = [picture.low, *(jump + off for jump in inner)]
     ends = [*(jump - off for jump in inner), picture.high]
-    points = max(201 if len(starts) < _SMALL_PIECES else 9, _POINTS // len(starts))
+    fewest = _FEWEST_POINTS if len(starts) < _SMALL_PIECES else _FEWEST_IN_SMALL_PIECE
+    points = max(fewest, _POINTS // len(starts))
     pieces = [torch.linspace(a, b, points, dtype=torch.float64) for a, b in zip(starts, ends, strict=True)]
     return Grid(pieces, inner)

@@ -53,7 +53,8 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, grad: float | Tensor = 1.
 def checked_function(where: str, argument: str, f: object, kinds: str) -> Callable[..., Tensor]:
     """f itself, or the `apply` of an autograd.Function. Raises TypeError for an nn.Module that is a class, and for what cannot be called.
 
-    where: the public function that the error names. kinds: what f may be, in words.
+    where: the public function that the error names.
+    kinds: the things that f may be, in words.
     """
     if inspect.isclass(f) and issubclass(f, torch.autograd.Function):
         return f.apply
@@ -74,7 +75,7 @@ def in_dtype(f: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tens
 
 
 def on_copy(f: Callable[..., Tensor], dtype: torch.dtype) -> Callable[..., Tensor]:
-    """f, which may write into its x and may refuse an empty one, on a copy of x in this dtype."""
+    """f on a copy of x in this dtype, because f may write into x. An empty x comes back as it is, because f may refuse it."""
 
     def call(x: Tensor, *others: object) -> Tensor:
         copied = x.clone().to(dtype)

@@ -15,12 +15,12 @@ from ..testing.measure.numeric import (
     Breaks,
     breaks,
     jumps_of,
-    nearest,
     resolution_of,
     rounding_of,
     short_decimal,
     simplest,
     slope_of,
+    smallest_distance,
     values,
 )
 from .audit_record import Curves, Region, Side
@@ -37,7 +37,7 @@ _STEEP_CHANGE = 0.02  # as a share of the size of the gradient, from one point t
 
 
 class Break(NamedTuple):
-    """A kink or a jump of the values, at x. left, right: the derivative on both sides."""
+    """A kink or a jump of the values, at x. left, right: the derivative on each side."""
 
     x: float
     left: float
@@ -46,9 +46,10 @@ class Break(NamedTuple):
 
 
 class End(NamedTuple):
-    """A place x in the range where the value and both gradients stop being finite, or start.
+    """The x at which the value and both gradients stop being finite, or start.
 
-    has_finite: are they finite at x itself? undefined: the nearest number at which they are not; x itself if it is such a number.
+    has_finite: are they finite at x itself?
+    undefined: x if they are not finite there, else the number next to x at which they are not.
     """
 
     x: float
@@ -59,8 +60,10 @@ class End(NamedTuple):
 class Measured(NamedTuple):
     """The points, and at each point the value, the derivative with its error, and the slope for both signs of grad.
 
-    breaks: the kinks and jumps among the points. pairs: neighbouring numbers between which only the gradient jumps, not the value.
-    noise: how far rounding may change a slope.
+    breaks: the kinks and jumps among the points.
+    pairs: pairs of neighbouring numbers between which the gradient jumps and the value does not.
+    ends: the points at which value and gradient stop being finite, or start.
+    noise: the change of a slope that rounding can explain.
     """
 
     x: Tensor
@@ -85,16 +88,16 @@ class Measured(NamedTuple):
 
 
 def measure(f: Function, low: float, high: float, points: int, at: Iterable[float]) -> Measured:
-    """Look at f at evenly spaced points, at its kinks and jumps, on both sides of each jump of its gradient, and between all of these.
+    """Measure f at evenly spaced points, at its kinks and jumps, on both sides of each jump of its gradient, and between all of these.
 
-    `near` is the smallest distance at which two points show a slope.
+    at: further points.
     """
-    # The points of the grid: evenly spaced, those in `at`, and those where a value or gradient stops being finite.
+    # The grid has evenly spaced points, the points in `at`, and the points where a value or gradient stops being finite.
     special = [value for value in (*at, 0.0, *_round_numbers(low, high)) if low <= value <= high]
     grid = torch.linspace(low, high, points, dtype=torch.float64)
     gradients: list[Function] = [lambda x: gradient_of(f, x, 1.0), lambda x: -gradient_of(f, x, -1.0)]
     eps, *eps_of_gradients = (resolution_of(g, grid) for g in (f, *gradients))
-    near = nearest(eps, low, high)
+    near = smallest_distance(eps, low, high)
     grid = torch.cat([_drop_near(grid, special, near), torch.tensor(special, dtype=grid.dtype)]).unique()
     jumps = [
         pair for g, g_eps in zip(gradients, eps_of_gradients, strict=True) for pair in _gradient_jumps(g, grid, g_eps)
@@ -111,7 +114,7 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     located = _locate(f, brackets, [*special, *at_ends], [*jumps, *zip(at_ends, at_ends, strict=True)], near, eps)
     known = [*(each.x for each in located), *at_ends]
     pairs = tuple(sorted({pair for pair in jumps if all(abs(pair[0] - at) > 4 * near for at in known)}))
-    x = _refine(f, _points(grid, located, pairs, near), jumps, near)
+    x = _refine(f, _join_points(grid, located, pairs, near), jumps, near)
     # The derivative.
     has_value = values(f, undefined).isfinite().tolist()
     ends_of_values = [end.x for end, has in zip(ends, has_value, strict=True) if not has]
@@ -123,7 +126,7 @@ def measure(f: Function, low: float, high: float, points: int, at: Iterable[floa
     y = values(f, x)
     slope = slope.where(y.isfinite(), torch.nan)
     m = Measured(x, y, slope, error, gradients[0](x), gradients[1](x), located, pairs, ends, noise)
-    return m._replace(error=_spread_error(m))
+    return m._replace(error=_largest_error_around(m))
 
 
 def _in_units(f: Function, units: Pair) -> Function:
@@ -167,7 +170,7 @@ def _find_ends(is_finite: Function, grid: Tensor) -> tuple[End, ...]:
     return tuple(ends)
 
 
-def _spread_error(m: Measured) -> Tensor:
+def _largest_error_around(m: Measured) -> Tensor:
     """The largest error of each point and its two neighbours. The error at a point compares two estimates, which may agree by chance."""
     known = m.error.where(~m.is_break & m.error.isfinite(), 0.0)
     around = torch.cat([known[:1], known, known[-1:]]).unfold(0, 3, 1).amax(1)
@@ -181,21 +184,21 @@ def _units(f: Function, grid: Tensor) -> Pair:
     exponents = [math.frexp(size)[1] for size in (grid.abs().max().item(), largest)]
     unit_x, unit_y = (1.0 if abs(power) <= _USUAL_POWERS else math.ldexp(1.0, power) for power in exponents)
     unit_y = unit_y if largest else unit_x
-    # A unit of the size of the largest y would hide a small y. It is taken only where 1 is worse.
+    # A unit of the size of the largest y would hide a small y. So it is used only where the unit 1 is worse.
     is_needed = unit_y < 1.0 or unit_y > _LARGEST_Y
     return unit_x, unit_y if is_needed else 1.0
 
 
 def _refine(f: Function, x: Tensor, jumps: list[Pair], near: float) -> Tensor:
     """Add points where the gradient changes much between two neighbours and does not jump, so that no peak between them is missed."""
-    known = torch.tensor([at for pair in jumps for at in pair], dtype=x.dtype).unique()
+    jump_ends = torch.tensor([end for pair in jumps for end in pair], dtype=x.dtype).unique()
     for _ in range(_ROUNDS):
         slopes = torch.stack([gradient_of(f, x, 1.0), gradient_of(f, x, -1.0)])
         slopes = torch.where(slopes.isfinite(), slopes, 0.0)
         size = (slopes.amax(1) - slopes.amin(1)).clamp(min=torch.finfo(x.dtype).tiny)
         change = (slopes.diff(dim=1).abs() / size.unsqueeze(1)).amax(0)
         gaps = x.diff()
-        has_jump = torch.searchsorted(known, x[:-1]) != torch.searchsorted(known, x[1:], right=True)
+        has_jump = torch.searchsorted(jump_ends, x[:-1]) != torch.searchsorted(jump_ends, x[1:], right=True)
         steep = (change > _STEEP_CHANGE) & (gaps > 8 * near) & ~has_jump
         if not steep.any():
             break
@@ -209,15 +212,14 @@ def _gradient_jumps(gradient: Function, grid: Tensor, eps: float) -> list[Pair]:
     pairs = []
     lows, highs = jumps_of(gradient, grid, eps)
     for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
-        at = short_decimal(low, high, grid.abs().max().item())
-        low, high = min(low, math.nextafter(at, -math.inf)), max(high, math.nextafter(at, math.inf))
-        at_low, at_number, at_high = gradient(torch.tensor([low, at, high], dtype=torch.float64)).tolist()
-        little = STEEP * abs(at_high - at_low)
-        is_low, is_high = abs(at_number - at_low) <= little, abs(at_number - at_high) <= little
-        if is_low:
-            low = at
-        elif is_high:
-            high = at
+        number = short_decimal(low, high, grid.abs().max().item())
+        low, high = min(low, math.nextafter(number, -math.inf)), max(high, math.nextafter(number, math.inf))
+        at_low, at_number, at_high = gradient(torch.tensor([low, number, high], dtype=torch.float64)).tolist()
+        tolerance = STEEP * abs(at_high - at_low)
+        if abs(at_number - at_low) <= tolerance:
+            low = number
+        elif abs(at_number - at_high) <= tolerance:
+            high = number
         pairs.append((low, high))
     return pairs
 
@@ -227,15 +229,16 @@ def _locate(
 ) -> tuple[Break, ...]:
     """One x for each bracket: a jump of the gradient inside it, or the point where the two sides meet.
 
-    A function that is flat on one side may be a clamp, and its value there the bound. If x equals it but for rounding, the bound is taken.
+    A function that is flat on one side may be a clamp, whose value there is the bound. An x that equals this value up to rounding is
+    replaced by it.
     """
     located: list[Break] = []
     for low, high, left, right, is_jump, is_cusp in zip(*(part.tolist() for part in brackets), strict=True):
         room = near if is_jump else 3 * near
-        jumping = [simplest(*pair) for pair in jumps if low - room <= pair[0] and pair[1] <= high + room]
+        jumps_inside = [simplest(*pair) for pair in jumps if low - room <= pair[0] and pair[1] <= high + room]
         middle = low + (high - low) / 2
-        if jumping:
-            x = min(jumping, key=lambda x: abs(x - middle))
+        if jumps_inside:
+            x = min(jumps_inside, key=lambda x: abs(x - middle))
         elif is_jump or is_cusp:
             known = [x for x in special if low - near <= x <= high + near]
             x = known[0] if known else short_decimal(low, high, 1.0)
@@ -265,8 +268,10 @@ def _meeting_point(
     return known[0] if known else short_decimal(x - room, x + room, 0.0)
 
 
-def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], near: float) -> Tensor:
-    """The breaks, the numbers of each pair and the simplest between them, three points in every wide gap, and the grid away from breaks."""
+def _join_points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], near: float) -> Tensor:
+    """The breaks; both numbers of each pair and the simplest number between them; three points in every wide gap; and the points of the
+    grid that are not beside a break or a pair.
+    """
     ends = sorted({each.x for each in located} | {x for a, b in pairs for x in (a, b, simplest(a, b))})
     for low, high in pairs:
         grid = grid[(grid < low - 2 * near) | (grid > high + 2 * near)]
@@ -279,7 +284,7 @@ def _points(grid: Tensor, located: tuple[Break, ...], pairs: tuple[Pair, ...], n
 
 
 def regions_of(m: Measured) -> tuple[Region, ...]:
-    """Join neighbouring points that have the same kind for each sign of grad. A kink or jump of the values is a region by itself.
+    """The regions: neighbouring points that have the same kind for each sign of grad. A kink or jump of the values is a region by itself.
 
     A jump of the gradient ends a region, even between points of the same kinds.
     """
@@ -296,8 +301,8 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
     sides_of_break = {each.x: (each.left, each.right) for each in m.breaks}
     regions = []
     for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
-        low, has_low, is_low_exact = _end(m, x, is_break, start, start - 1, kinds[start][0])
-        high, has_high, is_high_exact = _end(m, x, is_break, end - 1, end, kinds[start][0])
+        low, has_low, is_low_exact = _find_end(m, x, is_break, start, start - 1, kinds[start][0])
+        high, has_high, is_high_exact = _find_end(m, x, is_break, end - 1, end, kinds[start][0])
         ranges = [
             (slopes[start:end].min().item(), slopes[start:end].max().item())
             for slopes in (m.slope, m.positive, m.negative)
@@ -309,9 +314,8 @@ def regions_of(m: Measured) -> tuple[Region, ...]:
 
 
 def _kinds(m: Measured, slopes: Tensor) -> list[str]:
-    """The kind of each point for one sign of grad, as `audit` explains them. A slope as small as the error of the derivative counts as 0.
-
-    A later line wins over an earlier one.
+    """The kind of each point for one sign of grad, as `audit` explains the kinds. A slope as small as the error of the derivative counts
+    as 0. If a point fits several lines below, the last of these lines gives its kind.
     """
     difference, size = (slopes - m.slope).abs(), torch.maximum(slopes.abs(), m.slope.abs())
     is_flat = m.slope.abs() <= 2 * m.error
@@ -340,26 +344,27 @@ def _drop_lone_points(kinds: list[str], is_break: list[bool]) -> list[str]:
     return result
 
 
-def _end(
-    m: Measured, x: list[float], is_break: list[bool], own: int, other: int, kind: str
+def _find_end(
+    m: Measured, x: list[float], is_break: list[bool], inner: int, outer: int, kind: str
 ) -> tuple[float, bool, bool]:
-    """The end of a region between its last point x[own] and the next point x[other]; is the end part of the region; is the end exact?
+    """The end of a region; is the end part of the region; is the end exact?
 
     An end is exact at a break, at a jump of the gradient, and where value or gradient becomes infinite or NaN. Other ends are points.
+    inner, outer: the index of the last point in the region, and of the next point outside.
     """
-    if is_break[own] or not 0 <= other < len(x):
-        return x[own], True, True
-    if is_break[other]:
-        return x[other], False, True
-    low, high = sorted((x[own], x[other]))
+    if is_break[inner] or not 0 <= outer < len(x):
+        return x[inner], True, True
+    if is_break[outer]:
+        return x[outer], False, True
+    low, high = sorted((x[inner], x[outer]))
     for end in m.ends:
         if low <= end.x <= high:
-            belongs = x[own] == end.x or (x[other] != end.x and end.has_finite == (kind != "undefined"))
-            return end.x, belongs, True
+            is_inside = x[inner] == end.x or (x[outer] != end.x and end.has_finite == (kind != "undefined"))
+            return end.x, is_inside, True
     if (low, high) in m.pairs:
         between = simplest(low, high)
-        return between, between == x[own], True
-    return x[max(own, other)], own > other, False
+        return between, between == x[inner], True
+    return x[max(inner, outer)], inner > outer, False
 
 
 def shares_of(regions: Iterable[Region]) -> dict[str, dict[str, float]]:

@@ -43,7 +43,8 @@ def colour(label: str | RuleObject, position: int = 0) -> str:
 def colours(names: Iterable[str]) -> dict[str, str]:
     """A colour for each name. A rule has its own. Any other name gets a colour that is still free, as long as there is one."""
     names = list(names)
-    result = {name: colour(name) for name in names if colour(name) == colour(name, 1)}  # those of rules
+    # Only the colour of a rule does not depend on the position.
+    result = {name: colour(name) for name in names if colour(name) == colour(name, position=1)}
     for position, name in enumerate(names):
         if name not in result:
             free = (shade for shade in (*_OTHERS, *_RESERVED) if shade not in result.values())

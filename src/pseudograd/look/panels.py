@@ -35,14 +35,14 @@ class Stroke(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """The content of a pair of axes. inside: a range of x to shade. holds: values that the y axis always shows."""
+    """The content of a pair of axes. inside: a range of x to shade. y_values: values that the y axis always shows."""
 
     kind: str
     label: str
     strokes: list[Stroke]
     title: str = ""
     inside: tuple[float | None, float | None] | None = None
-    holds: tuple[float, ...] = (0.0,)
+    y_values: tuple[float, ...] = (0.0,)
 
 
 class Panels(NamedTuple):
@@ -58,7 +58,7 @@ Rows = Sequence[Sequence[Panel | None]]
 
 def draw(rows: Rows, xlim: tuple[float, float], title: str, ax: Axes | None) -> Panels:
     """Draw rows of panels into a figure of their own, or into the cell of `ax`, which becomes the first of them."""
-    spec, width = _own_spec(rows) if ax is None else _spec_of(ax)
+    spec, width = _spec_of_figure(rows) if ax is None else _spec_of(ax)
     figure, columns = spec.get_gridspec().figure, len(rows[0])
     # A flat row above holds the title of all panels, and one below the legend.
     cells = spec.subgridspec(len(rows) + 2, columns, height_ratios=[1e-3, *map(_height, rows), 1e-3])
@@ -96,7 +96,7 @@ def _height(row: Sequence[Panel | None]) -> float:
     return next(_HEIGHTS[panel.kind] for panel in row if panel)
 
 
-def _own_spec(rows: Rows) -> tuple[Any, float]:
+def _spec_of_figure(rows: Rows) -> tuple[Any, float]:
     """The whole area of the current figure if that is empty, else of a new figure; and the width of the figure in inches."""
     try:
         from matplotlib import pyplot
@@ -150,9 +150,9 @@ def _set_title(axes: Axes, title: str, inches: float) -> None:
 def _span(panels: list[Panel]) -> tuple[float, float]:
     """The y axis that all panels of a kind share: every finite value, and some room."""
     lines = [stroke.line for panel in panels for stroke in panel.strokes]
-    marks = [y for line in lines for _, y in line.dots + line.rings]
-    marks += [value for panel in panels for value in panel.holds]
-    values = torch.cat([*(line.y for line in lines), torch.tensor(marks, dtype=torch.float64)])
+    points = [y for line in lines for _, y in line.dots + line.rings]
+    points += [value for panel in panels for value in panel.y_values]
+    values = torch.cat([*(line.y for line in lines), torch.tensor(points, dtype=torch.float64)])
     values = values[values.isfinite()]
     low, high = values.min().item(), values.max().item()
     room = 0.1 * (high - low) or 1.0
@@ -170,13 +170,13 @@ def _handles(rows: Rows) -> Iterator[Line2D]:
         colour = same[0].colour if len({stroke.colour for stroke in same}) == 1 else _DARK
         _, _, _, style, width, alpha = same[0]
         yield Line2D([], [], color=colour, linestyle=style, linewidth=width, alpha=alpha, label=entry)
-    edge = "bound" if any(panel.inside for panel in panels) else "jump"
-    marks = ((_DARK, f"value at a {edge}", "dots"), ("white", "value just beside it", "rings"))
-    for face, label, kind in marks:
+    where = "bound" if any(panel.inside for panel in panels) else "jump"
+    points = ((_DARK, f"value at a {where}", "dots"), ("white", "value just beside it", "rings"))
+    for face, label, kind in points:
         if any(getattr(stroke.line, kind) for stroke in strokes):
-            mark = Line2D([], [], linestyle="", marker="o", color=_DARK, markersize=5.5, label=label)
-            mark.set_markerfacecolor(face)
-            yield mark
+            handle = Line2D([], [], linestyle="", marker="o", color=_DARK, markersize=5.5, label=label)
+            handle.set_markerfacecolor(face)
+            yield handle
 
 
 def _add_legend(axes: Axes, handles: list[Line2D], inches: float) -> None:

@@ -57,24 +57,24 @@ def plot(
     """Draw the forward and the backward of a rule, of several rules, or of any function.
 
     Forward:  the upper panel has y, and loss(y) if there is a loss.
-    Backward: the panel below has dL/dx over the same x: for each number in `grad` as dL/dy, or with `loss` for the dL/dy of loss(y), which
-        is drawn too. If several curves share a panel, each number in `grad` has a panel of its own. The range is shaded. At a bound or a
-        jump, a full dot is the value exactly there, and a ring is a value just beside it that is not taken there.
+    Backward: the panel below has dL/dx over the same x. Without a loss, dL/dy is each number in `grad`. With a loss, dL/dy comes from
+        loss(y) and is drawn too. If several curves share a panel, each number in `grad` has a panel of its own. The range is shaded. At
+        a bound or a jump, a full dot is the value exactly there, and a ring is the limit from one side, if it is another number.
 
     Args:
         f_or_rules: a rule of `op` by name ("sign", or "zero/open" with an edge), a rule object, an element-wise
-            function, or a list of these. A function is called as f(x, min, max) if a bound is given and it takes two, else as f(x).
+            function, or a list of these. A function is called as f(x, min, max) if a bound is given and f takes both, else as f(x).
         min, max: the bounds of x; for rules of `clamp` they default to -1 and 1. Other ops have bounds of their own.
         op: the op that has these rules, by its name in `pseudograd rules`.
         loss: element-wise function of y.
         grad: the values of dL/dy to draw without a loss, at most four.
-        panels: "rules" for a column of its own for each rule or function; None for one column, up to four of them in a panel.
+        panels: "rules" for a column of its own for each rule or function; None for one column, whose panels have up to four curves.
         title: a text above the panels, or a list with one text for each column. By default a column is titled by its rule.
         xlim: the x to draw, as (low, high); None for the range and half of its width on both sides.
         edge: the edge of rules that name none; None for the default of `op`.
         maximize: draw the rules as for gradient ascent.
-        ax: axes that become the first panel and share their place with the others; None for the current figure if it is empty, else for
-            a new figure.
+        ax: axes that become the first panel; the other panels are drawn in the same cell of the figure. None for the current figure if
+            it is empty, else for a new figure.
     Returns: `figure`, and the axes `forward` and `backward` as tuples, with one line per curve. The legend stays inside the figure.
     Raises: TypeError for an argument of another type; ValueError for an unknown op, rule or edge, more than four curves for one panel,
         bounds for an op that is not clamp, and a function or loss that is not element-wise; ImportError without matplotlib.
@@ -95,7 +95,7 @@ def plot(
     if loss is not None:
         loss = checked_function("plot", "loss", loss, "an element-wise function of y, or None")
         loss = on_copy(in_dtype(loss, torch.float64), torch.float64)
-    grads = _checked_grads(grad)
+    grads = _check_grads(grad)
     is_rule = [isinstance(drawable, (str, RuleObject)) for drawable in drawables]
     picture = _picture(op, min, max, any(is_rule), xlim)
     curves = number_names([curve_of(part, OPS[op], picture, edge, maximize, i) for i, part in enumerate(drawables)])
@@ -112,8 +112,8 @@ def plot(
     stacks = [_stack(column, grid, grads, loss, has_same_y, curves[0].y) for column in columns]
     for stack, text in zip(stacks, _titles(title, columns), strict=True):
         stack[0] = stack[0]._replace(title=text)
-    above = title if isinstance(title, str) and panels == "rules" and len(drawables) > 1 else ""
-    return draw(_wrap(stacks, has_same_y), (picture.low, picture.high), above, ax)
+    title_above = title if isinstance(title, str) and panels == "rules" and len(drawables) > 1 else ""
+    return draw(_wrap(stacks, has_same_y), (picture.low, picture.high), title_above, ax)
 
 
 def _jumps(
@@ -147,7 +147,7 @@ def _check(drawables: Sequence[object], min: object, max: object, panels: object
         raise ValueError(must("plot", "f_or_rules", f"be at most {_MOST_CURVES} for one panel", len(drawables), remedy))
 
 
-def _checked_grads(grad: object) -> list[float]:
+def _check_grads(grad: object) -> list[float]:
     if not isinstance(grad, Sequence) or isinstance(grad, str):
         remedy = f"Write grad=({shown},)" if isinstance(shown := as_number(grad), (int, float)) else None
         raise TypeError(must("plot", "grad", "be a list of numbers", grad, remedy))
@@ -208,7 +208,7 @@ def _stack(
 
 
 def _strokes(grid: Grid, curves: list[Curve]) -> list[Stroke]:
-    """A line for each curve, with dots at its jumps. It is thinner than the lines below it, so all are visible where they coincide."""
+    """A line for each curve, with dots at its jumps. A line is thinner than the lines below it, so all are visible where they coincide."""
     widths = (1.8 + 1.5 * above for above in reversed(range(len(curves))))
     return [
         Stroke(line_of(curve.f, grid, curve.jumps), curve.label, curve.colour, style, width)
@@ -219,18 +219,18 @@ def _strokes(grid: Grid, curves: list[Curve]) -> list[Stroke]:
 def _gradients(curves: list[Curve], grid: Grid, grads: list[float]) -> list[Panel]:
     """dL/dx for each dL/dy: a single curve in one panel, several curves in a panel for each dL/dy."""
     texts = {grad: f"dL/dy = {grad:+g}".replace("-", "\N{MINUS SIGN}") for grad in grads}
-    holds, (first, *others) = (0.0, *grads), curves
-    if not others:
+    first, y_values = curves[0], (0.0, *grads)
+    if len(curves) == 1:
         shades = [first.colour, *[darker(first.colour)] * len(grads)]
         gradients = [
             first._replace(label=f"dL/dx where {text}", colour=shade, f=gradient_of(first.f, grad))
             for (grad, text), shade in zip(texts.items(), shades, strict=False)
         ]
-        return [Panel("backward", "dL/dx", _strokes(grid, gradients), holds=holds)]
+        return [Panel("backward", "dL/dx", _strokes(grid, gradients), y_values=y_values)]
     panels = []
     for grad, text in texts.items():
         strokes = _strokes(grid, [c._replace(f=gradient_of(c.f, grad)) for c in curves])
-        panels.append(Panel("backward", f"dL/dx where\n{text}", strokes, holds=holds))
+        panels.append(Panel("backward", f"dL/dx where\n{text}", strokes, y_values=y_values))
     return panels
 
 

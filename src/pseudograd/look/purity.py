@@ -48,7 +48,7 @@ _PARTS_OF_NODES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.
 _CONSTANTS = (bool, int, float, complex, str, tuple, type(None), torch.dtype, torch.device)
 _CTX_METHODS = ("save_for_backward", "set_materialize_grads")  # the others change what autograd makes of the values
 _DEPTH = 3  # of calls: the method of the Function, a function that it calls, and a function that this one calls
-# What a function is to the Function: its backward, the method that gets the ctx to save values in, or another function without a ctx.
+# The roles of a function: the backward of the Function, its method that saves values in the ctx, or another function, without a ctx.
 _PLAIN, _BACKWARD, _FORWARD = "plain", "backward", "forward"
 
 
@@ -81,7 +81,7 @@ def compute_alone(cls: type[torch.autograd.Function]) -> Compute | None:
     has_setup = cls.setup_context is not base.setup_context
     methods = [(cls.forward, _PLAIN if has_setup else _FORWARD), (cls.backward, _BACKWARD)]
     methods += [(cls.setup_context, _FORWARD)] if has_setup else []
-    if cls.vjp is not base.vjp or not all(_is_pure(_unwrap(method), part, _DEPTH) for method, part in methods):
+    if cls.vjp is not base.vjp or not all(_is_pure(_unwrap(method), role, _DEPTH) for method, role in methods):
         return None
 
     def compute(inputs: Sequence[object], grad: Tensor) -> tuple[Tensor, tuple[Tensor | None, ...]]:
@@ -114,7 +114,7 @@ def _unwrap(function: object) -> object:
 
 
 @lru_cache(maxsize=256)
-def _is_pure(function: object, part: str, depth: int) -> bool:
+def _is_pure(function: object, role: str, depth: int) -> bool:
     if not isinstance(function, FunctionType) or not depth:
         return False
     try:
@@ -123,7 +123,7 @@ def _is_pure(function: object, part: str, depth: int) -> bool:
             return False
     except (OSError, TypeError, ValueError, SyntaxError):
         return False
-    return _Reader(function, tree, part, depth).is_pure()
+    return _Reader(function, tree, role, depth).is_pure()
 
 
 _identity_of = attrgetter("co_name", "co_firstlineno", "co_code", "co_names", "co_varnames", "co_freevars")
@@ -149,14 +149,14 @@ _UNKNOWN = object()
 class _Reader:
     """Reads one function. A name is fresh if each of its values was made in the function: nobody else has the tensor.
 
-    depth: how many functions may be read, one inside the other, with this one.
+    depth: the number of functions that may be read, each called by the one before it; this one counts, too.
     """
 
-    def __init__(self, function: FunctionType, tree: ast.FunctionDef, part: str, depth: int) -> None:
+    def __init__(self, function: FunctionType, tree: ast.FunctionDef, role: str, depth: int) -> None:
         self._depth = depth
         arguments = [argument.arg for argument in tree.args.posonlyargs + tree.args.args]
-        self._ctx = arguments[0] if part != _PLAIN and arguments else None
-        self._may_keep = part == _FORWARD
+        self._ctx = arguments[0] if role != _PLAIN and arguments else None
+        self._may_save = role == _FORWARD
         nodes = [node for statement in tree.body for node in ast.walk(statement)]
         annotations = [node.annotation for node in nodes if isinstance(node, ast.AnnAssign)]  # which do not run
         ignored = {id(node) for annotation in annotations for node in ast.walk(annotation)}
@@ -165,7 +165,7 @@ class _Reader:
         stored = _stored_names(nodes)
         others = [argument.arg for argument in (*tree.args.kwonlyargs, tree.args.vararg) if argument]
         self._locals = {*arguments, *others, *stored}
-        self._fresh = stored | (set(arguments[1:]) if part == _BACKWARD else set())
+        self._fresh = stored | (set(arguments[1:]) if role == _BACKWARD else set())
         for node in nodes:
             if isinstance(node, ast.Assign):
                 is_name = isinstance(node.targets[0], ast.Name) and len(node.targets) == 1
@@ -185,7 +185,7 @@ class _Reader:
         return all(map(self._is_harmless, self._nodes))
 
     def _is_harmless(self, node: ast.AST) -> bool:
-        """Checks the node alone, because its parts are nodes too."""
+        """Is the node itself harmless? Its parts are nodes, too, and are checked by themselves."""
         if type(node).__name__ not in _NODES and not isinstance(node, _PARTS_OF_NODES):
             return False
         if isinstance(node, ast.Call):
@@ -196,7 +196,7 @@ class _Reader:
             owner = getattr(node.value, "id", None)
             if isinstance(node, ast.Subscript):
                 return owner in self._fresh
-            return self._may_keep and owner == self._ctx and not node.attr.startswith("__")  # ctx.low = low
+            return self._may_save and owner == self._ctx and not node.attr.startswith("__")  # ctx.low = low
         if isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in self._callees:
             if isinstance(node, ast.Name) and node.id in self._locals:
                 return True
@@ -216,7 +216,7 @@ class _Reader:
             return False
         # It is a method of ctx or of a tensor.
         if self._ctx is not None and getattr(node.func.value, "id", None) == self._ctx:
-            return self._may_keep and node.func.attr in _CTX_METHODS
+            return self._may_save and node.func.attr in _CTX_METHODS
         method = getattr(torch.Tensor, node.func.attr, None)
         return isinstance(method, (MethodDescriptorType, FunctionType)) and _has_pure_name(node.func.attr)
 

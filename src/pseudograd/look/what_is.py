@@ -27,7 +27,7 @@ _X = (-3.0, -2.5, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5
 _POWERS, _SMALL_POWERS = (2, 3, 4, 6, 9, 30), (-3, -6, -12, -30, -42)  # of ten
 _USUAL_GRADS = (1.0, -1.0, 0.75, -2.5, 0.0, 10.0, -10.0, *(sign * 10.0**power for power in _POWERS for sign in (1, -1)))
 _FAR_X = (-1e4, 1e4)  # tried if the class has bounds: a slope around 0 may overflow there
-_EVERY = 43  # every 43rd of the 129 points of `_measure`, to call the class with fewer points
+_STRIDE = 43  # every 43rd of the 129 points of `_measure` is used to call the class with fewer points
 _NOT_FINITE = (math.nan, math.inf, -math.inf)
 _EXTREME_GRADS = (*(sign * 10.0**power for power in _SMALL_POWERS for sign in (1, -1)), *_NOT_FINITE)
 # By name, in the order in which they are tried. The first dtype with a difference gives the example.
@@ -46,17 +46,19 @@ _AFTER_X: dict[int, tuple[tuple[str, tuple[str, ...], tuple[tuple[float, ...], .
 
 Numbers = tuple[float, ...]
 Evaluate = Callable[[Tensor, Tensor, Numbers], tuple[Tensor, Tensor]]  # x, grad, numbers after x -> y, grad_x
-OthersOf = Callable[[Numbers], Others]  # numbers after x of the class -> all inputs after x of our op
+OthersOf = Callable[[Numbers], Others]  # the class's numbers after x -> all inputs after x of our op
 
 
 @dataclass(frozen=True)
 class Match:
-    """A Function with the call that does the same.
+    """The call that does the same as an autograd.Function.
 
-    meaning: the op, its rule and its edge, in words. instead: the line that replaces the class. familiar: the class in
-    `pseudograd.familiar` that does the same. dtypes: the dtypes in which values and gradients were equal to the bit at every x that was
-    tried, for every finite gradient of usual or large size. differences: an example for each kind of number where the class gives
-    something else, such as an infinite gradient.
+    meaning: the op, its rule and its edge, in words.
+    instead: the line that replaces the class.
+    familiar: the class in `pseudograd.familiar` that does the same.
+    dtypes: the dtypes in which values and gradients were equal to the bit at every x that was tried, for every finite gradient of usual or
+        large size.
+    differences: an example for each kind of number where the class gives something else, such as an infinite gradient.
     defaults: the default arguments of its forward, which the class in `familiar` does not have.
     """
 
@@ -165,9 +167,9 @@ def _match_rule(
     compute: Compute | None = None,
 ) -> Iterator[Match]:
     gradients = [evaluate(m.x, torch.full_like(m.x, grad), numbers[0])[1] for grad in GRADS]
-    few = m.x[::_EVERY].reshape(1, -1, 1, 1)
+    few = m.x[::_STRIDE].reshape(1, -1, 1, 1)
     _, grad_of_few = evaluate(few, torch.ones_like(few), numbers[0])
-    if not are_equal(grad_of_few.flatten(), gradients[0][::_EVERY]).all():
+    if not are_equal(grad_of_few.flatten(), gradients[0][::_STRIDE]).all():
         return  # the gradient depends on the shape of x or on the number of elements
     for candidate in candidates(op, others_of(numbers[0]), m, gradients):
         rule, edge, parameters = candidate.case.rule, candidate.case.edge, candidate.case.parameters
@@ -200,9 +202,9 @@ def _familiar_class(rule: Rule) -> str | None:
 
 
 def _difference_of_bounds(compute: Compute, candidate: Candidate) -> str | None:
-    """Compare the gradients of bounds that are tensors and require grad with those of our call.
+    """Compare the gradients that the class and our call give to bounds that are tensors and require grad.
 
-    Returns the difference as text, or "" without a difference. None if the bounds learn something else: the class is another function.
+    Returns the difference as text, or "" without a difference. None if a bound gets another number: then the class is another function.
     """
     x, bounds = torch.tensor(_X), tuple(torch.tensor(value) for value in candidate.others)
     grad = torch.linspace(-1, 2, len(x))
@@ -229,7 +231,7 @@ def _compare(
     evaluate: Evaluate, candidate: Candidate, numbers: tuple[Numbers, ...], others_of: OthersOf
 ) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     """The dtypes in which value and gradient are equal to the bit, and the differences at extreme numbers. None if the class is another
-    function, for example one that blocks an extreme grad at an x where the rule passes both signs of grad.
+    function: for example, if it blocks an extreme grad at an x where our rule passes both signs of grad.
     """
     dtypes: list[str] = []
     # An example for each cause: a dtype, an x or a grad that is not finite, a small grad.
@@ -259,19 +261,17 @@ def _compare(
             y_ours, grad_ours = ours.pull(x, grad)
             passes_both = torch.stack([ours.pull(x, torch.full_like(x, sign))[1] for sign in (1.0, -1.0)]).ne(0).all(0)
             wrong = ~are_equal(grad_x, grad_ours)
-            is_other = _far(grad_x, grad_ours) & (is_usual | (passes_both & x.isfinite() & grad_x.isfinite()))
-            is_other |= _far(y, y_ours) & is_usual
+            is_other = _differ_much(grad_x, grad_ours) & (is_usual | (passes_both & x.isfinite() & grad_x.isfinite()))
+            is_other |= _differ_much(y, y_ours) & is_usual
             if ours.case.op.rule_set != "step":  # a step may have any value where x is NaN
                 is_other |= y_ours.isnan() & ~y.isnan()
             is_exact &= not bool((is_usual & (wrong | ~are_equal(y, y_ours))).any())
             if is_other.any() or (dtype == torch.float32 and not is_exact):
                 return None
-            for at in wrong.nonzero().flatten().tolist():
-                cause = "small grad" if grad[at].isfinite() else f"{grad[at].abs():g}"
-                cause = cause if x[at].isfinite() else "x"
-                text = (
-                    f"{name}: grad = {grad[at]:g} gives {grad_x[at]:g} instead of {grad_ours[at]:g} at x = {x[at]:.5g}"
-                )
+            for i in wrong.nonzero().flatten().tolist():
+                cause = "small grad" if grad[i].isfinite() else f"{grad[i].abs():g}"
+                cause = cause if x[i].isfinite() else "x"
+                text = f"{name}: grad = {grad[i]:g} gives {grad_x[i]:g} instead of {grad_ours[i]:g} at x = {x[i]:.5g}"
                 differences.setdefault(cause, text)
         dtypes += [name] if is_exact else []
     return tuple(dtypes), tuple(differences.values())
@@ -292,12 +292,12 @@ def _pairs(bounds: Numbers, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]
 
 
 def are_equal(a: Tensor, b: Tensor) -> Tensor:
-    """Equal to the bit, except that 0 equals -0 and every NaN equals every other."""
+    """A mask: where are they equal to the bit? 0 equals -0, and every NaN equals every other."""
     return (a == b) | (a.isnan() & b.isnan())
 
 
-def _far(a: Tensor, b: Tensor) -> Tensor:
-    """The elements that differ by more than eight roundings of their dtype, or of float32 if that is coarser."""
+def _differ_much(a: Tensor, b: Tensor) -> Tensor:
+    """A mask of the elements that differ by more than eight roundings of their dtype, or of float32 if that is coarser."""
     eps = max(torch.finfo(a.dtype).eps, torch.finfo(torch.float32).eps)
     is_near = (a - b).abs() <= 8 * eps * torch.maximum(a.abs(), b.abs())
     return ~((is_near & a.isfinite() & b.isfinite()) | are_equal(a, b))

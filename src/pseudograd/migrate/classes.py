@@ -16,19 +16,21 @@ import torch
 from ..look.what_is import DTYPES, Match, what_is
 from .hints import hints_for
 
-_LARGEST_FILE = 2**20  # in bytes; a larger neighbour is not read
-_MOST_FILES = 500  # neighbours that are read
+_LARGEST_FILE = 2**20  # in bytes; a larger file beside the script is not read
+_MOST_FILES = 500  # beside the script, that are read
 _DECORATORS = ("staticmethod", "once_differentiable", "custom_fwd", "custom_bwd")
-# What tells the shape of a tensor, and the functions that may take it: they make a tensor of this shape.
+# Names that give the shape of a tensor, and functions that may take a shape: they make a tensor of this shape.
 _SHAPES = frozenset(("shape", "size", "numel", "nelement", "dim", "ndim", "ndimension", "len"))
 _MAKERS = "sum_to_size view reshape expand broadcast_to zeros ones full empty new_zeros new_ones new_full new_empty"
-_numbers = itertools.count()  # for names of sources that are in no file
+_source_numbers = itertools.count()  # for names of sources that are in no file
 
 
 @dataclass(frozen=True)
 class OldClass:
-    """A class of the script: its name and line, the call that does the same, and why the class stays, if it does.
+    """A class of the script.
 
+    match: the call that does the same.
+    why_it_stays: the reason, if no import replaces the class.
     cell: in a notebook, the number of the code cell, from 1; `line` then counts in this cell.
     hints: advice if the class has the name of a class of another library.
     """
@@ -85,8 +87,9 @@ def judge_class(
 ) -> OldClass:
     """Decide whether an import can replace the class.
 
-    tree: of the source in which the class is executed. cells: all code that may use the class, a script or the cells of a notebook.
-    unread: the text of cells that could not be parsed.
+    tree: the module in which the class is executed.
+    cells: all code that may use the class: a script, or the cells of a notebook.
+    unread: the text of the cells that could not be parsed.
     """
     match = _find_match(node, source, tree)
     if match is None:
@@ -113,8 +116,10 @@ def judge_class(
 def _count_inputs(node: ast.ClassDef) -> int:
     """The number of inputs of its forward, without ctx. The forward of a class with a setup_context has no ctx."""
     methods = _methods(node)
-    has_ctx = "setup_context" not in methods
-    return len(methods["forward"].args.args) - has_ctx if "forward" in methods else 0
+    if "forward" not in methods:
+        return 0
+    inputs = len(methods["forward"].args.args)
+    return inputs if "setup_context" in methods else inputs - 1
 
 
 def _find_match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | None:
@@ -122,7 +127,7 @@ def _find_match(node: ast.ClassDef, source: str, tree: ast.Module) -> Match | No
     methods = list(_methods(node).values())
     if node.decorator_list or node.keywords or len(node.bases) != 1 or not all(map(_is_plain, methods)):
         return None
-    file = f"<pseudograd migrate {next(_numbers)}>"
+    file = f"<pseudograd migrate {next(_source_numbers)}>"
     linecache.cache[file] = len(source), None, split_with_ends(source), file  # where `what_is` reads it
     names: dict[str, object] = {"torch": torch}
     imports = [statement for statement in tree.body if _imports_torch(statement)]
@@ -183,7 +188,7 @@ def _line_with_shape(node: ast.ClassDef) -> int | None:
 
 
 def _find_shape(node: ast.AST, names: Collection[str]) -> int | None:
-    """The line at which one of these names is read, outside of the arguments of a function that takes shapes; or None."""
+    """The line that reads one of these names, or None. Arguments of a function that takes shapes do not count."""
     name = getattr(node, "attr", getattr(node, "id", ""))
     if name in names and isinstance(getattr(node, "ctx", None), ast.Load):
         return int(getattr(node, "lineno", 0))
@@ -201,7 +206,7 @@ def _imports_torch(node: ast.stmt) -> bool:
 
 
 def _find_other_use(node: ast.ClassDef, cells: Sequence[ast.Module]) -> str:
-    """A line that defines the class again or uses more of it than its `apply`, or ""."""
+    """A sentence about a line that defines the class again or uses more of it than its `apply`, or ""."""
 
     def is_class(use: ast.Name | ast.Attribute) -> bool:
         return node.name in (getattr(use, "id", ""), getattr(use, "attr", ""))
@@ -232,7 +237,7 @@ def _uses(tree: ast.AST, name: str, is_class: Callable[[ast.Name | ast.Attribute
 
 
 def find_use_beside(file: Path, name: str) -> str:
-    """The line of a file in the same folder that uses more of the class than its `apply`, or "". Files that cannot be read are skipped."""
+    """A sentence about a file in the same folder that uses more of the class than its `apply`, or "". Unreadable files are skipped."""
     for other in sorted(file.resolve().parent.glob("*.py"))[:_MOST_FILES]:
         try:
             if other == file.resolve() or other.stat().st_size > _LARGEST_FILE:

@@ -67,7 +67,7 @@ def _edit_script(text: str, file: Path) -> tuple[list[OldClass], str]:
 
 
 def _edit_notebook(text: str) -> tuple[list[OldClass], str]:
-    """Edit cell by cell. Any cell may use a class, so all of them are searched for uses."""
+    """Edit cell by cell. Any cell may use a class, so all cells are searched for uses."""
     notebook = json.loads(text)
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     trees = [_parse(_source(cell)) for cell in cells]
@@ -127,19 +127,19 @@ def _edit(text: str, tree: ast.Module, classes: list[OldClass]) -> str:
             at_top.append((first, old))
             edits.append((first, last, []))
         else:
-            edits.append((first, last, [lines[first][: node.col_offset] + _import([old]) + end]))
+            edits.append((first, last, [lines[first][: node.col_offset] + _write_import([old]) + end]))
     if at_top:
         # The import comes after the last import above the first class, or in place of the class if no import is above it.
         first = at_top[0][0]
         imports = [
             node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom)) and node.lineno <= first
         ]
-        at = max((node.end_lineno or 0 for node in imports), default=first)
-        edits.append((at, at, [_import([old for _, old in at_top]) + end]))
+        position = max((node.end_lineno or 0 for node in imports), default=first)
+        edits.append((position, position, [_write_import([old for _, old in at_top]) + end]))
     for first, last, new_lines in sorted(edits, reverse=True):
         lines[first:last] = new_lines
     return "".join(lines)
 
 
-def _import(classes: list[OldClass]) -> str:
+def _write_import(classes: list[OldClass]) -> str:
     return f"from pseudograd.familiar import {', '.join(sorted(old.imported_name for old in classes))}"

@@ -10,7 +10,7 @@ _WINDOW = (
     "pg.heaviside(pg.scale_grad(x, 0) - threshold, at_zero=0, "
     "rule=pg.rules.window(scale=bandwidth / 2, height=1 / bandwidth))"
 )
-# By library: its line and our line. The arguments of its line are the inputs of the forward of its class.
+# By library: a line with its class, and our line. The arguments of its line are the inputs of the forward of its class.
 HINTS = {
     "snnTorch": {
         "atan(alpha=a)(x)": f"{_STEP}arctan(scale=2 / a))",

@@ -38,11 +38,11 @@ _EXTRAS = ("matplotlib", "sklearn", "scipy", "jinja2")
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
-    tasks, first_run = _parse_task_names()
+    tasks, default_tasks = _parse_task_names()
     add(
         "--tasks",
         metavar="A,B",
-        help=f"'all', or some of {', '.join(tasks)} (default: {','.join(first_run)}, which take half a minute)",
+        help=f"'all', or some of {', '.join(tasks)} (default: {','.join(default_tasks)}, which take half a minute)",
     )
     example = name_rules()[1]
     add(
@@ -60,12 +60,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _parse_task_names() -> tuple[list[str], list[str]]:
-    """The names of all tasks in their order, and those of a first run. Their files are parsed, not imported, because they import torch."""
+    """The names of all tasks in their order, and the names of the default tasks. The files are parsed, not imported: they import torch."""
     order: dict[str, int] = {}
     for file in Path(__file__).parents[1].glob("*.py"):
         order |= cast("dict[str, int]", literals(file).get("ORDER") or {})
     names = sorted(order, key=lambda name: (order[name], name))
-    return names, [name for name in names if order[name] < 100]
+    return names, [name for name in names if order[name] < 100]  # the __init__ of pseudograd_tasks explains 100
 
 
 def run(options: argparse.Namespace) -> int:
@@ -80,9 +80,9 @@ def run(options: argparse.Namespace) -> int:
         folder = options.out or _OUT
         results = _measure(options, folder)
         from ..report.terminal import progress, show
-        from ..report.write import set_aside, write
+        from ..report.write import find_new_name, write
 
-        older = set_aside(results, folder)
+        older = find_new_name(results, folder)
         with progress("drawing the report"):
             page = write(results, folder)
         show(results)
@@ -104,7 +104,7 @@ def _check_combination(options: argparse.Namespace) -> None:
 
 
 def _measure(options: argparse.Namespace, folder: Path) -> Results:
-    """Run the tasks, or the training of the user. folder: that of the report, which is checked before any run."""
+    """Run the tasks, or the training of the user. folder: the folder of the report, which is checked before any run."""
     from pseudograd.listen.program.process import standard_library_first
 
     with standard_library_first():

@@ -30,7 +30,12 @@ FRAME = "#7a7a7a"  # the colour around a picture that no rule made
 
 
 class Tile(NamedTuple):
-    """A picture of a report. note: its number as text, or "". picture: (3, height, width), from 0 to 1. frame: the colour around it."""
+    """A picture of a report.
+
+    note: its number as text, or "".
+    picture: of shape (3, height, width), from 0 to 1.
+    frame: the colour around the picture.
+    """
 
     title: str
     note: str
@@ -58,7 +63,7 @@ class Strip(NamedTuple):
 
 
 def display_name(variant: str, era: str = "") -> str:
-    """The name of a variant in the report. An era of torch.clamp has versions of torch in its name. era: that of the installed torch."""
+    """The name of a variant in the report. An era of torch.clamp has versions of torch in its name. era: the era of the installed torch."""
     if variant in eras():
         return f"torch.clamp, {eras()[variant].name}{' (yours)' if variant == era else ''}"
     return "clip after each step (project)" if variant == PROJECT else variant
@@ -79,7 +84,7 @@ def _first_tiles(first: Mapping[str, Tensor]) -> list[Tile]:
 
 
 def strip(results: Results) -> Strip | None:
-    """The strip of the first subject with a finding: target, start, torch.clamp, our default, and the best variant if it is another."""
+    """The strip of the first subject with a finding: target, start, torch.clamp, our default, and the best variant if it is another one."""
     for section in results.sections.values():
         subject = section.subject
         if subject.finding is None or subject.figure is None:

@@ -27,7 +27,8 @@ NUMBERS = "results.json"
 class Results:
     """The content of a report: a section for each subject, by its name, and the torch of the run.
 
-    edges: the slope of the installed torch at a bound, for each spelling of the call. era: the rule of the installed torch.
+    edges: the slope of the installed torch at a bound, for each spelling of the call.
+    era: the rule with the gradients of the installed torch.
     own: the comparison of a user's own training.
     """
 

@@ -94,9 +94,9 @@ def own_results(comparison: Comparison) -> Results:
 def _own_outcome(comparison: Comparison, number: str, variant: str) -> Outcome:
     values = comparison.values[number][variant]
     mean, deviation = spread(values)
-    lost = float(sum(not math.isfinite(value) for value in values))
+    not_finite = float(sum(not math.isfinite(value) for value in values))
     median = comparison.median(variant, number)
-    return Outcome({"mean": mean, "spread": deviation, "median": median, "lost": lost}, seeds=values)
+    return Outcome({"mean": mean, "spread": deviation, "median": median, "lost": not_finite}, seeds=values)
 
 
 def _own_subject(comparison: Comparison, name: str) -> Subject:

@@ -16,31 +16,31 @@ from .figures import strip
 from .results import Results, cell
 
 Step = Callable[[str, str, str, int, int], None]
-_SECONDS = 10.0  # after so long without a line, the last one is repeated
+_SILENCE = 10.0  # seconds without a line, after which the last line is repeated
 
 
 @contextmanager
 def progress(line: str = "starting") -> Iterator[Step]:
-    """Print a line when a world begins, and the newest state after ten seconds without a line. line: the state before the first step."""
+    """Print a line when a world begins, and the newest state after ten seconds without a line. line: the text before the first step."""
     begun: set[tuple[str, str]] = set()
     last, ended = time.monotonic(), threading.Event()
 
-    def say() -> None:
+    def print_line() -> None:
         nonlocal last
         last = time.monotonic()
         print(line, flush=True)
 
-    def on_step(task: str, world: str, variant: str, done: int, of: int) -> None:
+    def on_step(task: str, world: str, variant: str, done: int, total: int) -> None:
         nonlocal line
-        line = f"{task}, {world} ({done} of {of} runs done)"
+        line = f"{task}, {world} ({done} of {total} runs done)"
         if (task, world) not in begun:
             begun.add((task, world))
-            say()
+            print_line()
 
     def remind() -> None:
-        while not ended.wait(last + _SECONDS - time.monotonic()):
-            if time.monotonic() >= last + _SECONDS:
-                say()
+        while not ended.wait(last + _SILENCE - time.monotonic()):
+            if time.monotonic() >= last + _SILENCE:
+                print_line()
 
     thread = threading.Thread(target=remind, daemon=True)
     thread.start()

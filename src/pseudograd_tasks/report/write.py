@@ -35,8 +35,10 @@ def check_folder(folder: Path) -> None:
             raise _unusable("be a folder", folder, "Choose another path")
         if folder.is_dir() and any(folder.iterdir()) and stored_numbers(folder) is None:
             raise _unusable("be empty, new, or an older report", folder, "Choose another folder")
-        nearest = next(parent for parent in folder.absolute().parents if parent.exists())
-        tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=nearest).cleanup()
+        parent = next(parent for parent in folder.absolute().parents if parent.exists())
+        tempfile.TemporaryDirectory(
+            prefix=f".{folder.name}-", dir=parent
+        ).cleanup()  # raises if nothing can be written there
     except OSError as error:
         remedy = f"{error.strerror}: choose another folder"
         raise _unusable("lie where files can be written", folder, remedy) from error
@@ -55,7 +57,7 @@ def stored_numbers(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def set_aside(results: Results, folder: Path) -> Path | None:
+def find_new_name(results: Results, folder: Path) -> Path | None:
     """The new path of the older report in `folder`. None if there is no older report, or if it has the same numbers."""
     stored = stored_numbers(folder)
     if stored is None or _drop_times(stored) == _drop_times(json.loads(results_text(results))):
@@ -70,16 +72,16 @@ def _drop_times(report: dict[str, Any]) -> dict[str, object]:
 
 
 def write(results: Results, folder: Path) -> Path:
-    """Write the report into a folder beside `folder`, then rename that one. Returns the path of the page.
+    """Write the report into a new folder beside `folder`, then rename the new folder to `folder`. Returns the path of the page.
 
-    An older report with other numbers is kept under the name that `set_aside` gives.
+    An older report with other numbers is kept under the name that `find_new_name` gives.
     """
     check_folder(folder)
     try:
         with _staging(folder) as staging:
             _fill(staging / "new", results)
             with hold_signals():
-                _swap(staging, folder, set_aside(results, folder) or staging / "old")
+                _swap(staging, folder, find_new_name(results, folder) or staging / "old")
     except OSError as error:
         remedy = f"{error.strerror}: nothing was changed there"
         raise _unusable("take the whole report", folder, remedy) from error
@@ -89,7 +91,7 @@ def write(results: Results, folder: Path) -> Path:
 @contextmanager
 def _staging(folder: Path) -> Iterator[Path]:
     """A hidden folder beside `folder`. In the end it is removed, even after an error, and so are new parents that are still empty."""
-    new = [parent for parent in folder.absolute().parents if not parent.exists()]
+    new_parents = [parent for parent in folder.absolute().parents if not parent.exists()]
     # The name is known before the folder exists, because a signal may come at any time.
     staging = folder.parent / f".{folder.name}-{uuid.uuid4().hex}"
     try:
@@ -99,7 +101,7 @@ def _staging(folder: Path) -> Iterator[Path]:
         with hold_signals():
             shutil.rmtree(staging, ignore_errors=True)
             with suppress(OSError):  # the innermost first; a parent with the report stays
-                for parent in new:
+                for parent in new_parents:
                     parent.rmdir()
 
 

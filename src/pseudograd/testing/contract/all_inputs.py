@@ -14,7 +14,12 @@ from .cases import Case
 
 
 class Problem(NamedTuple):
-    """f: the op as a function of all its tensors. tensors: finite values for them. weight: a grad with both signs for the result."""
+    """An op with values to try.
+
+    f: the op as a function of all its tensors.
+    tensors: finite values for these.
+    weight: the grad of the result, with both signs.
+    """
 
     name: str
     f: Function

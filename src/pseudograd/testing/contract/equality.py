@@ -19,16 +19,16 @@ def differing_bits(ours: Tensor, theirs: Tensor) -> Tensor:
     return (a.view(_BITS[a.itemsize]) != b.view(_BITS[b.itemsize])) & ~(a.isnan() & b.isnan())
 
 
-def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0, of: Tensor | float = 0.0) -> Tensor:
+def differing_values(ours: Tensor, theirs: Tensor, ulps: int = 0, term_size: Tensor | float = 0.0) -> Tensor:
     """Positions where the numbers differ by more than `ulps` units in the last place. 0 equals -0, and NaN equals NaN.
 
-    of: the size of terms of a sum that cancelled. Where it is larger than the number, it gives the unit in the last place.
+    term_size: the size of terms of a sum that cancelled. Where it is larger than the number, it gives the unit in the last place.
     """
     _assert_alike(ours, theirs)
     differ = (ours != theirs) & ~(ours.isnan() & theirs.isnan())
     if ulps:
         info = torch.finfo(ours.dtype)
-        size = theirs.double().abs().maximum(torch.as_tensor(of, dtype=torch.float64).abs())
+        size = theirs.double().abs().maximum(torch.as_tensor(term_size, dtype=torch.float64).abs())
         unit = (info.eps * size).clamp(min=info.tiny)  # an intermediate result that is subnormal may become 0
         differ &= ~((ours.double() - theirs.double()).abs() <= ulps * unit)
     return differ
@@ -46,7 +46,13 @@ def assert_same_bits(ours: Tensor, theirs: Tensor, what: str) -> None:
 
 
 def assert_same_values(
-    ours: Tensor | None, theirs: Tensor | None, what: str, *, ulps: int = 0, of: Tensor | float = 0.0, **shown: Tensor
+    ours: Tensor | None,
+    theirs: Tensor | None,
+    what: str,
+    *,
+    ulps: int = 0,
+    term_size: Tensor | float = 0.0,
+    **shown: Tensor,
 ) -> None:
     """The numbers are equal. None counts as zeros, as in autograd."""
     if ours is None or theirs is None:
@@ -54,7 +60,7 @@ def assert_same_values(
         assert other is None or not other.count_nonzero(), f"{what}: one of the two is None, the other is not zero"
         return
     ours, theirs = ours.detach(), theirs.detach()
-    wrong = differing_values(ours, theirs, ulps, of)
+    wrong = differing_values(ours, theirs, ulps, term_size)
     assert not wrong.any(), f"{what}: {_describe_first(wrong, ours, theirs, **shown)}"
 
 

@@ -18,13 +18,13 @@ def check_rule(rule: str | RuleObject, *, op: str = "clamp") -> None:
     """Run the contract tests of this library on one rule: a rule that passes behaves as the built-in ones do.
 
     Forward:  y equals torch's bit for bit, recording or not, in every dtype.
-    Backward: grad_x equals the rule's reference for special and random values of x with special and random grads of both signs, in
-        float16 to float64, by backward with each kernel that serves it, by the formula and by functorch; what the row says of the
-        sides of the range is what the formula gives; broadcast inputs get the sum; every layout gives the same;
-        no element depends on another; func.grad, vjp, jacrev, vmap, batched grads, both checkpoints and saved-tensor hooks give the
-        values of backward, to every tensor input and in its own shape and dtype; a rule said to be linear adds up and has forward
-        mode, another does not add up and refuses it; double backward is the derivative of the branch taken, and finite; nothing is
-        saved but what the rule says.
+    Backward: grad_x equals the rule's reference, for special and random x with special and random grads of both signs, in float16 to
+        float64, by each kernel of the rule, by the formula and by functorch. The row of the rule says the same of the sides of the
+        range as the formula. An input that was broadcast gets the sum. Every layout gives the same. No element depends on another.
+        func.grad, vjp, jacrev, vmap, batched grads, both checkpoints and saved-tensor hooks give each tensor input the gradient of
+        backward, in the shape and dtype of this input. A linear rule adds up in grad and has forward mode; any other rule does not
+        add up, and forward mode raises an error. Double backward is the derivative of the branch taken, and finite. A call saves
+        nothing but what the rule says.
 
     Args:
         rule: a name or a rule object; with a name every edge, both directions and a second set of parameters are run.

@@ -16,19 +16,21 @@ from .values import plain
 
 
 def same_shape_problem(case: Case, sample: Sample) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
-    """f: the op as a function of the tensor that gets its gradient. x: finite values for this tensor. grad: of the same shape, (rows, 3).
+    """The op as a problem of one tensor: (f, x, grad).
 
-    f holds the other inputs. Tensors after x are 0-d, so that vmap may split x along any dimension. A tensor before x, whose shape the
-    result has, is ones.
+    f: the op as a function of the tensor that gets its gradient. f holds the other inputs: a tensor after x is 0-d, so that vmap may
+        split x along any dimension; a tensor before x has the shape of x and holds ones.
+    x: finite values, of shape (n, 3).
+    grad: numbers of both signs, of the same shape.
     """
     inputs = sample.build(torch.float64)
-    at = case.op.inputs.index(case.op.gradient_to)
-    x = inputs[at].reshape(-1)
+    position = case.op.inputs.index(case.op.gradient_to)
+    x = inputs[position].reshape(-1)
     x = x[x.isfinite()]
     x = x[: len(x) // 3 * 3].reshape(-1, 3)
-    others = [v.reshape(-1)[0] if isinstance(v, Tensor) else v for v in inputs[at + 1 :]]
+    others = [v.reshape(-1)[0] if isinstance(v, Tensor) else v for v in inputs[position + 1 :]]
     grad = torch.linspace(-2, 2, x.numel(), dtype=torch.float64).reshape(x.shape).flip(0)
-    return lambda value: case(*[torch.ones_like(value)] * at, value, *others), x, grad
+    return lambda value: case(*[torch.ones_like(value)] * position, value, *others), x, grad
 
 
 def check_reverse(case: Case, sample: Sample, paths: Iterable[transforms.Way] = transforms.REVERSE) -> None:
@@ -88,7 +90,7 @@ def check_forward_mode_raises(case: Case, sample: Sample) -> None:
 def check_layouts(case: Case, dtype: torch.dtype) -> None:
     """For every layout, result and gradients have the right shape, dtype and device, and the values of the contiguous layout."""
     for sample in case.samples():
-        inputs = torch_inputs(case, sample, dtype)
+        inputs = four_dimensional_inputs(case, sample, dtype)
         flat_y = plain(case, inputs)
         grad = torch.linspace(-2, 2, flat_y.numel(), dtype=torch.float64).reshape(flat_y.shape).to(dtype)
         flat_gradients = _gradients(case, inputs, grad)
@@ -103,11 +105,11 @@ def check_layouts(case: Case, dtype: torch.dtype) -> None:
                     assert ours is not None, what
                     assert (ours.shape, ours.dtype) == (leaf.shape, leaf.dtype), what
                     unit = case.unit_of(layout(grad))
-                    assert_same_values(ours, layout(theirs), f"{what}, gradient", ulps=case.ulps, of=unit)
+                    assert_same_values(ours, layout(theirs), f"{what}, gradient", ulps=case.ulps, term_size=unit)
 
 
-def torch_inputs(case: Case, sample: Sample, dtype: torch.dtype) -> Inputs:
-    """The sample, its tensors expanded to one shape of four dimensions, so that every layout fits all of them."""
+def four_dimensional_inputs(case: Case, sample: Sample, dtype: torch.dtype) -> Inputs:
+    """The sample. Its tensors are expanded to one shape of four dimensions, so that every layout fits all of them."""
     inputs = sample.build(dtype)
     shape = torch.broadcast_shapes(*(t.shape for t in tensors_of(inputs)))
     count = shape.numel() // 2 * 2

@@ -25,13 +25,15 @@ from .equality import assert_same_bits, assert_same_values
 
 
 class Units(NamedTuple):
-    """By how many units in the last place numbers may differ, and of which size: see `differing_values`."""
+    """By how many units in the last place numbers may differ. `differing_values` explains the fields."""
 
     ulps: int
-    of: Tensor | float
+    term_size: Tensor | float
 
 
-SAVES_NOTHING = {"identity", "replace", "scale", "reverse", "clip"}  # as long as no bound asks for a gradient
+SAVES_NOTHING = {"identity", "replace", "scale", "reverse", "clip"}  # rules, as long as no bound asks for a gradient
+ULPS_OF_USERS = 64  # of rules that a user registers
+GRAD_SIZES = (1.0, 2.0**-6, 2.0**6)  # a rule may treat small and large gradients differently
 
 
 def plain(case: Case, inputs: Inputs) -> Tensor:
@@ -68,7 +70,9 @@ def check_gradient(case: Case, dtype: torch.dtype) -> None:
 
 
 def check_random(case: Case, dtype: torch.dtype) -> None:
-    """The same for random values and random grads of any magnitude; by functorch, which runs the formula again, in float32 only."""
+    """As check_gradient, for random values and random grads of any magnitude. Only float32 is tried by functorch, which runs the formula
+    again.
+    """
     for sample in case.samples():
         _check_pairs(case, *random_pairs(sample.build(dtype), dtype), sample.name, functorch=dtype is torch.float32)
 
@@ -121,9 +125,6 @@ def _gradients_off_device(kernel: Kernel, case: Case, inputs: Inputs, grad: Tens
     return [] if gradients is None else [gradients[first]]
 
 
-ULPS_OF_USERS = 64  # of rules that a user registers
-
-
 def _is_moderate(values: Tensor) -> Tensor:
     """Zero, infinite, NaN, or a number whose square is a normal one."""
     size, info = values.abs(), torch.finfo(values.dtype)
@@ -147,13 +148,13 @@ def check_reduced(case: Case, dtype: torch.dtype) -> None:
             torch.where(u.isfinite(), u, 0.0).abs().sum_to_size(e.shape)
             for u, e in zip(unreduced, expected, strict=True)
         ]
-        of = [case.unit_of(grad) if case.rule.cancels else part for part in size]
+        term_sizes = [case.unit_of(grad) if case.rule.cancels else part for part in size]
         for path in (gradient_by_backward, gradient_by_vjp, formula_gradients):
             for position, (ours, theirs) in enumerate(zip(path(case.function(), inputs, grad), expected, strict=True)):
                 what = f"{sample.name}, {path.__name__}, gradient {position}"
-                assert_same_values(ours, theirs, what, ulps=case.ulps, of=of[position])
+                assert_same_values(ours, theirs, what, ulps=case.ulps, term_size=term_sizes[position])
         (first,) = gradient_by_backward_of_first(case.function(), inputs, grad)
-        assert_same_values(first, expected[0], f"{sample.name}, kernel", ulps=case.ulps, of=of[0])
+        assert_same_values(first, expected[0], f"{sample.name}, kernel", ulps=case.ulps, term_size=term_sizes[0])
 
 
 def assert_near(gradients: list[Tensor | None], unreduced: list[Tensor], inputs: list[Tensor], what: str) -> None:
@@ -169,12 +170,9 @@ def formula_gradients(f: Callable[..., Tensor], inputs: Inputs, grad: Tensor) ->
     return gradient_by_backward(f, inputs, grad, create_graph=True)
 
 
-SIZES = (1.0, 2.0**-6, 2.0**6)  # of grads: a rule may treat small and large ones differently
-
-
 def check_additive(case: Case, sample: Sample) -> None:
     """A rule that is linear in grad adds up: pull(a) + pull(b) = pull(a + b)."""
-    for size in SIZES:
+    for size in GRAD_SIZES:
         for of_a, of_b, of_both in _pulls(case, sample, size):
             total = of_a + of_b
             near = torch.allclose(total, of_both, rtol=1e-14, atol=1e-14 * size, equal_nan=True)
@@ -184,7 +182,7 @@ def check_additive(case: Case, sample: Sample) -> None:
 def check_not_additive(case: Case) -> None:
     """A rule that is said not to be linear in grad does not add up at some sample. Otherwise it would refuse forward mode without need."""
     for sample in case.samples():
-        for size in SIZES:
+        for size in GRAD_SIZES:
             for of_a, of_b, of_both in _pulls(case, sample, size):
                 if not torch.allclose(of_a + of_b, of_both, atol=1e-8 * size):
                     return
@@ -255,4 +253,6 @@ def assert_equals_reference(
     """The gradients equal the reference for every pair of x and grad."""
     shown = {"x": inputs[0].expand(grad.shape), "grad": grad}
     for position, (ours, theirs) in enumerate(zip(gradients, expected, strict=True)):
-        assert_same_values(ours, theirs, f"{what}, gradient {position}", ulps=units.ulps, of=units.of, **shown)
+        assert_same_values(
+            ours, theirs, f"{what}, gradient {position}", ulps=units.ulps, term_size=units.term_size, **shown
+        )

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from .gradients import gradient_by_backward, second_derivatives
 from .inputs import special_grads
-from .numeric import agree
+from .numeric import slopes_agree
 
 Function = Callable[[Tensor], Tensor]
 _EPS = torch.finfo(torch.float64).eps
 _EXTREME = (math.nan, math.inf, -math.inf, 1e30, -1e30)  # gradients that a backward may guard against
-_FAR = 1e-3  # of the largest gradient: a difference that is no rounding of float32
+_LARGE_SHARE = 1e-3  # of the largest gradient: a difference above this is no rounding of float32
 
 
 def gradient_of(f: Function, x: Tensor, grad: float | Tensor) -> Tensor:
@@ -41,22 +41,24 @@ def cross_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
     of_values, of_gradients = (torch.zeros_like(x, dtype=torch.bool) for _ in range(2))
     y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
     for first in (0, 1):
-        stays = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 2 == first
-        others = torch.where(stays, x, x[len(x) // 3])
-        of_values |= stays & _differ(f(others).detach(), y)
-        of_gradients |= stays & _differ(gradient_of(f, x, torch.where(stays, grad, -3 * grad)), grad_x)
+        is_fixed = torch.arange(x.numel(), device=x.device).reshape(x.shape) % 2 == first
+        changed_x = torch.where(is_fixed, x, x[len(x) // 3])
+        of_values |= is_fixed & _differ(f(changed_x).detach(), y)
+        changed_grad = torch.where(is_fixed, grad, -3 * grad)
+        of_gradients |= is_fixed & _differ(gradient_of(f, x, changed_grad), grad_x)
     return CrossTalk(of_values, of_gradients)
 
 
 def count_talk(f: Function, x: Tensor, grad: Tensor) -> CrossTalk:
-    """As `cross_talk`, but leave elements out, which changes a mean or a count: compute each half alone, and some elements one by one."""
+    """As `cross_talk`, but leave elements out: compute each half by itself, and some elements one by one. This shows a mean or a count."""
     y, grad_x = f(x.clone()).detach(), gradient_of(f, x, grad)
-    alone, grad_alone = torch.empty_like(y), torch.empty_like(grad_x)
+    y_of_parts, grad_of_parts = torch.empty_like(y), torch.empty_like(grad_x)
     singles = [slice(i, i + 1) for i in range(0, len(x), len(x) // 3)]
     for chosen in (slice(0, None, 2), slice(1, None, 2), *singles):
         part = x[chosen].contiguous()
-        alone[chosen], grad_alone[chosen] = f(part.clone()).detach(), gradient_of(f, part, grad[chosen].contiguous())
-    return CrossTalk(_differ_much(alone, y), _differ_much(grad_alone, grad_x))
+        y_of_parts[chosen] = f(part.clone()).detach()
+        grad_of_parts[chosen] = gradient_of(f, part, grad[chosen].contiguous())
+    return CrossTalk(_differ_much(y_of_parts, y), _differ_much(grad_of_parts, grad_x))
 
 
 def list_writes(f: Function, x: Tensor) -> tuple[str, ...]:
@@ -121,10 +123,13 @@ def _differ(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Underflow(NamedTuple):
-    """Gradients for pairs of x and grad in a narrow dtype. narrow: computed in this dtype. wide: of the same numbers in float64.
+    """The gradients of pairs of x and grad, whose numbers a narrow dtype holds, and masks of the pairs with a fault.
 
-    Masks: leaks: wide is 0 and narrow is not. lost: narrow is 0 and the dtype could hold wide. overflows: narrow is infinite or NaN, though
-    grad and wide are at most 1. differs: narrow is off by much more than rounding, as a share of the largest gradient.
+    narrow, wide: the gradient computed in the narrow dtype, and in float64.
+    leaks: wide is 0 and narrow is not.
+    lost: narrow is 0, although the dtype can hold wide.
+    overflows: narrow is infinite or NaN, although grad and wide are at most 1.
+    differs: narrow is off by much more than rounding, as a share of the largest gradient.
     """
 
     x: Tensor
@@ -137,33 +142,38 @@ class Underflow(NamedTuple):
     differs: Tensor
 
 
-def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, edges: Iterable[float] = ()) -> Underflow:
+def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, kinks: Iterable[float] = ()) -> Underflow:
     """Compare f at `x` in `dtype`, with finite grads of every size, with `wide` at the same numbers in float64.
 
-    An x next to one of `edges` is left out, because in one dtype it may be exactly at the edge, and in the other beside it.
+    An x next to one of `kinks` is left out, because it may be exactly at the kink in one dtype and beside it in the other.
     """
     info = torch.finfo(dtype)
     grads = special_grads(dtype)
     least = info.tiny if dtype == torch.float32 else 0.0  # no training has gradients that are subnormal in float32
     grads = grads[grads.isfinite() & (grads != 0) & (grads.abs() >= least)]
-    near = x.to(dtype).unique()
-    for edge in edges:
-        near = near[(near.double() - edge).abs() > 3 * info.eps * max(abs(edge), info.tiny)]
-    x_narrow, grad = near.repeat_interleave(len(grads)), grads.repeat(len(near))
-    narrow, wider = gradient_of(f, x_narrow, grad), gradient_of(wide, x_narrow.double(), grad.double())
-    leaks, lost = (wider == 0) & (narrow != 0) & narrow.isfinite(), (wider.abs() > 4 * info.tiny) & (narrow == 0)
-    overflows = ~narrow.isfinite() & (wider.abs() <= 1) & (grad.abs() <= 1)
-    slopes = (wider / grad.double()).abs()
-    is_usual = (grad.abs() > 0.1) & (grad.abs() < 10) & narrow.isfinite() & wider.isfinite()
+    points = x.to(dtype).unique()
+    for kink in kinks:
+        points = points[(points.double() - kink).abs() > 3 * info.eps * max(abs(kink), info.tiny)]
+    x_narrow, grad = points.repeat_interleave(len(grads)), grads.repeat(len(points))
+    narrow, wide_grad_x = gradient_of(f, x_narrow, grad), gradient_of(wide, x_narrow.double(), grad.double())
+    leaks = (wide_grad_x == 0) & (narrow != 0) & narrow.isfinite()
+    lost = (wide_grad_x.abs() > 4 * info.tiny) & (narrow == 0)
+    overflows = ~narrow.isfinite() & (wide_grad_x.abs() <= 1) & (grad.abs() <= 1)
+    slopes = (wide_grad_x / grad.double()).abs()
+    is_usual = (grad.abs() > 0.1) & (grad.abs() < 10) & narrow.isfinite() & wide_grad_x.isfinite()
     size = slopes[is_usual].max().item() if is_usual.any() else 0.0
-    is_far = (narrow.double() - wider).abs() > max(_FAR, 32 * info.eps) * size * grad.double().abs()
-    return Underflow(x_narrow, grad, narrow, wider, leaks, lost, overflows, is_usual & is_far & ~leaks & ~lost)
+    is_far = (narrow.double() - wide_grad_x).abs() > max(_LARGE_SHARE, 32 * info.eps) * size * grad.double().abs()
+    return Underflow(x_narrow, grad, narrow, wide_grad_x, leaks, lost, overflows, is_usual & is_far & ~leaks & ~lost)
 
 
-class Second(NamedTuple):
-    """A derivative of grad_x, by autograd (value) and by differences (expected).
+class SecondDerivative(NamedTuple):
+    """A derivative of grad_x.
 
-    is_known: where the differences can be trusted. error: how far they may be off. unit: that of the derivative.
+    value: the derivative by autograd.
+    expected: the derivative by differences.
+    is_known: a mask of the points where the differences can be trusted.
+    error: the error that the differences may have.
+    unit: the unit of the derivative.
     """
 
     value: Tensor
@@ -180,11 +190,13 @@ class Second(NamedTuple):
 
 def second_order(
     f: Function, x: Tensor, grad: Tensor, step: float, unit: float = 1.0, eps: float = _EPS, scale: float = 1.0
-) -> tuple[Second, Second]:
+) -> tuple[SecondDerivative, SecondDerivative]:
     """The derivatives of grad_x by x and by grad, at x and grad. Raises RuntimeError if the backward cannot be differentiated.
 
-    step: the distance of the differences, in units of `scale`, the size of x. unit: that of the derivative by x. eps: that of the dtype in
-    which f computes.
+    step: the distance of the differences, in units of `scale`.
+    unit: the unit of the derivative by x.
+    eps: the epsilon of the dtype in which f computes.
+    scale: the size of x.
     """
     if _is_once_differentiable(f, x, grad):
         raise RuntimeError("its backward is marked once_differentiable")
@@ -193,17 +205,20 @@ def second_order(
 
     def quotients(moved: Callable[[float], Tensor], by: float, unit: float) -> tuple[Tensor, Tensor]:
         right, left = (moved(by) - unmoved) / by, (unmoved - moved(-by)) / by
-        return (right + left) / 2, torch.as_tensor(agree(right / unit, left / unit))
+        return (right + left) / 2, torch.as_tensor(slopes_agree(right / unit, left / unit))
 
     # Coarser numbers need a longer step, over which a smooth gradient bends more.
-    of_grad = step * (eps / _EPS) ** (1 / 3)
-    of_x = of_grad * scale
-    x_expected, x_known = quotients(lambda by: gradient_of(f, x + by, grad), of_x, unit)
-    grad_expected, grad_known = quotients(lambda by: gradient_of(f, x, grad + by), of_grad, 1.0)
-    halved, _ = quotients(lambda by: gradient_of(f, x + by, grad), of_x / 2, unit)
-    x_error = 4 * (halved - x_expected).abs() + 16 * eps * (unmoved.abs() + x.abs() * x_expected.abs()) / of_x
-    grad_error = 16 * eps * unmoved.abs() / of_grad
-    return Second(by_x, x_expected, x_known, x_error, unit), Second(by_grad, grad_expected, grad_known, grad_error, 1.0)
+    grad_step = step * (eps / _EPS) ** (1 / 3)
+    x_step = grad_step * scale
+    x_expected, x_known = quotients(lambda by: gradient_of(f, x + by, grad), x_step, unit)
+    grad_expected, grad_known = quotients(lambda by: gradient_of(f, x, grad + by), grad_step, 1.0)
+    halved, _ = quotients(lambda by: gradient_of(f, x + by, grad), x_step / 2, unit)
+    x_error = 4 * (halved - x_expected).abs() + 16 * eps * (unmoved.abs() + x.abs() * x_expected.abs()) / x_step
+    grad_error = 16 * eps * unmoved.abs() / grad_step
+    return (
+        SecondDerivative(by_x, x_expected, x_known, x_error, unit),
+        SecondDerivative(by_grad, grad_expected, grad_known, grad_error, unit=1.0),
+    )
 
 
 def _is_once_differentiable(f: Function, x: Tensor, grad: Tensor) -> bool:

@@ -16,11 +16,11 @@ def tensors_of(inputs: Iterable[object]) -> list[Tensor]:
 
 def tensors_among(call: Callable[..., Tensor], inputs: Inputs) -> Callable[..., Tensor]:
     """A function of its tensor inputs alone; the numbers among `inputs` stay."""
-    at = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
+    positions = [position for position, value in enumerate(inputs) if isinstance(value, Tensor)]
 
     def f(*tensors: Tensor) -> Tensor:
         values: list[object] = list(inputs)
-        for position, tensor in zip(at, tensors):  # noqa: B905  Dynamo on torch 2.8 knows no strict
+        for position, tensor in zip(positions, tensors):  # noqa: B905  Dynamo on torch 2.8 knows no strict
             values[position] = tensor
         return call(*values)
 

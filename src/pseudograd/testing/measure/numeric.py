@@ -13,14 +13,18 @@ Function = Callable[[Tensor], Tensor]
 Number = TypeVar("Number", float, Tensor)
 
 _EPS = torch.finfo(torch.float64).eps
-_SHORT = 30  # a decimal is short if the next one with as many digits is further away than 30 widths of the bracket
-STEEP = 1e-4  # by how much two slopes must differ, relative to them, to be a kink or a jump of the gradient
+_WIDTHS_OF_SHORT = (
+    30  # a decimal is short if the next one with as many digits is further away than 30 widths of the bracket
+)
+STEEP = 1e-4  # two slopes whose relative difference is above this show a kink or a jump of the gradient
 _MANY_JUMPS = 16
-_MANY = 0.9  # of the points count as smooth; the others may have a step or a kink beside them
+_SMOOTH_SHARE = 0.9  # of the points count as smooth; the others may have a step or a kink beside them
 _MOST_ROUNDING = 64  # epsilons: a function that is off by more computes in a narrower dtype than it returns
 _SHARES = (0.37, 0.73, 1.3, 2.6, 5.9)  # units in the last place; none is a multiple of another
-_LEVELS = 70  # halvings of a bracket until two neighbouring numbers are left
-_EARLY = 6  # halvings after which the change of a smooth function is a sixty-fourth, and that of a break is still whole
+_HALVINGS = 70  # of a bracket, until two neighbouring numbers are left
+_FIRST_HALVINGS = (
+    6  # after these the change of a smooth function is a sixty-fourth, and the change at a break is still whole
+)
 
 
 class Slope(NamedTuple):
@@ -31,9 +35,12 @@ class Slope(NamedTuple):
 
 
 class Breaks(NamedTuple):
-    """Where a function is not smooth: brackets `low` to `high`, of width 0 where x itself is known, and the slopes beside them.
+    """The places where a function is not smooth.
 
-    is_jump: its value jumps; otherwise it has a kink. is_cusp: the slope grows towards the kink, as that of sqrt does towards 0.
+    low, high: the ends of a bracket around each place, equal if the place is known.
+    left, right: the slopes beside the bracket.
+    is_jump: the value jumps; otherwise the function has a kink.
+    is_cusp: the slope grows towards the kink, as the slope of sqrt grows towards 0.
     """
 
     low: Tensor
@@ -50,21 +57,24 @@ def values(f: Function, x: Tensor) -> Tensor:
         return f(x.clone()).detach().double()
 
 
-def _each(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
+def _evaluate(f: Function, *points: Tensor) -> tuple[Tensor, ...]:
     """f at several tensors of points, in one call."""
     return f(torch.cat(points)).detach().double().split([len(x) for x in points])
 
 
-def nearest(eps: float, low: Number, high: Number) -> Number:
-    """The least distance that shows a slope: 256 numbers of the dtype lie in it, and a smooth function changes by more than rounding."""
+def smallest_distance(eps: float, low: Number, high: Number) -> Number:
+    """The smallest distance of two points that shows a slope: 256 numbers of the dtype lie between them, and a smooth function changes
+    by more than rounding.
+    """
     return eps**0.5 * (high - low) + 256 * eps * max(abs(low), abs(high))
 
 
 def resolution_of(f: Function, x: Tensor) -> float:
-    """The epsilon of the dtype that f returns. If f computes in a narrower dtype: how far f is off, as a share of its values."""
+    """The epsilon of the dtype that f returns. If f computes in a narrower dtype: its rounding error, as a share of its values."""
     gaps = x.diff()
+    # Random points, because steps of f are often at the given points.
     shares = torch.rand(len(gaps), dtype=x.dtype, generator=torch.Generator())
-    x = x[:-1] + shares * gaps  # steps of f often are at the points themselves
+    x = x[:-1] + shares * gaps
     y = f(x.clone()).detach()
     eps = torch.finfo(y.dtype).eps
     y = y.double()
@@ -76,10 +86,10 @@ def resolution_of(f: Function, x: Tensor) -> float:
     size = size.clamp(min=size.median())
     step, share = torch.finfo(torch.float32).eps, math.inf
     while step > eps:
-        at_last = share
+        last_share = share
         relative = second_differences(f, x, torch.minimum(step * x.abs(), gaps / 32)) / size
-        share = relative.nan_to_num(0.0, 0.0, 0.0)[is_moving].quantile(_MANY).item()
-        if share > at_last / 16:  # for a sixteenth of the step, a smooth function changes less than this
+        share = relative.nan_to_num(0.0, 0.0, 0.0)[is_moving].quantile(_SMOOTH_SHARE).item()
+        if share > last_share / 16:  # a smooth function changes less than this over a sixteenth of the step
             break
         step /= 16
     return share if _MOST_ROUNDING * eps < share < math.inf else eps
@@ -88,13 +98,13 @@ def resolution_of(f: Function, x: Tensor) -> float:
 def second_differences(f: Function, x: Tensor, step: Tensor) -> Tensor:
     """The largest |f(x + h) - 2 f(x) + f(x - h)| for a few h near `step`. With a tiny step, this is the rounding of f."""
     steps = [share * step for share in _SHARES]
-    y, *beside = _each(f, x, *(x + h for h in steps), *(x - h for h in steps))
+    y, *beside = _evaluate(f, x, *(x + h for h in steps), *(x - h for h in steps))
     right, left = torch.stack(beside[: len(steps)]), torch.stack(beside[len(steps) :])
     return (right - 2 * y + left).abs().nan_to_num(0.0, 0.0, 0.0).amax(0)
 
 
 def rounding_of(f: Function, x: Tensor, eps: float) -> Tensor:
-    """How far f(x) may be off by rounding, its own and that of the steps of its computation."""
+    """The error that rounding may give f(x): the rounding of the result, and of each step of its computation."""
     return second_differences(f, x, eps * x.abs())
 
 
@@ -113,7 +123,7 @@ def slope_of(f: Function, x: Tensor, step: Tensor, eps: float) -> Slope:
 
 
 def _slope_over(f: Function, x: Tensor, step: Tensor, eps: float, rounding: Tensor) -> Slope:
-    wide, narrow = _central(f, x, step), _central(f, x, step / 2)
+    wide, narrow = _central_slope(f, x, step), _central_slope(f, x, step / 2)
     slope = (4 * narrow - wide) / 3
     rounding = torch.maximum(eps * _size(x, f(x), slope), rounding)
     return Slope(slope, 0.5 * (wide - narrow).abs() + 4 * rounding / step)
@@ -124,13 +134,13 @@ def _size(x: Tensor, y: Tensor, slope: Tensor) -> Tensor:
     return 1e-6 + y.abs() + (x * slope).abs().nan_to_num(0.0, 0.0, 0.0)
 
 
-def _central(f: Function, x: Tensor, step: Tensor) -> Tensor:
+def _central_slope(f: Function, x: Tensor, step: Tensor) -> Tensor:
     up, down = x + step, x - step
-    y_up, y_down = _each(f, up, down)
+    y_up, y_down = _evaluate(f, up, down)
     return (y_up - y_down) / (up - down)
 
 
-def agree(right: Number, left: Number) -> Number:
+def slopes_agree(right: Number, left: Number) -> Number:
     """Do two one-sided slopes show the same derivative, to the accuracy of a small step?"""
     return abs(right - left) < 1e-3 * (1 + abs(right))
 
@@ -143,20 +153,21 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
 
     Each gap between two points is halved again and again, towards the half in which the slope changes more.
     """
-    near = nearest(eps, x[0], x[-1])
+    near = smallest_distance(eps, x[0], x[-1])
     low, high = x[:-1], x[1:]
     bend = _bend(f, low, high)
-    change_before, level = torch.zeros_like(low), 0
-    while level < _LEVELS and ((high - low) > near).any():
+    change_before, halvings = torch.zeros_like(low), 0
+    while halvings < _HALVINGS and ((high - low) > near).any():
         middle = low + (high - low) / 2
         step = (high - low) / 32
-        y_low, y_middle, y_high, *beside = _each(
-            f, low, middle, high, low + step, middle - step, middle + step, high - step
+        y_low, y_after_low, y_before, y_middle, y_after, y_before_high, y_high = _evaluate(
+            f, low, low + step, middle - step, middle, middle + step, high - step, high
         )
-        after_low, after = (beside[0] - y_low) / step, (beside[2] - y_middle) / step  # slopes
-        before, before_high = (y_middle - beside[1]) / step, (y_high - beside[3]) / step
-        first = _change(low, y_low, after_low, middle, y_middle, before, bend)
-        second = _change(middle, y_middle, after, high, y_high, before_high, bend)
+        # The slopes beside low, middle and high.
+        after_low, after = (y_after_low - y_low) / step, (y_after - y_middle) / step
+        before, before_high = (y_middle - y_before) / step, (y_high - y_before_high) / step
+        first = _slope_change(low, y_low, after_low, middle, y_middle, before, bend)
+        second = _slope_change(middle, y_middle, after, high, y_high, before_high, bend)
         around = (after - before - bend * step).abs().nan_to_num()
         is_around, is_first = around > first + second, first > second  # neither half shows a break at the middle
         low, high = (
@@ -164,12 +175,12 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
             torch.where(is_around, middle + step, torch.where(is_first, middle, high)),
         )
         change = torch.maximum(torch.maximum(first, second), around)
-        if level == 0:
+        if halvings == 0:
             change_before = change
-        elif level == _EARLY:
+        elif halvings == _FIRST_HALVINGS:
             keep = change > change_before / 16
             low, high, bend = low[keep], high[keep], bend[keep]
-        level += 1
+        halvings += 1
     # A break exactly at a point is in neither of the gaps beside it.
     return _classify_breaks(f, torch.cat([low, x]), torch.cat([high, x]), near, eps)
 
@@ -177,13 +188,13 @@ def breaks(f: Function, x: Tensor, eps: float) -> Breaks:
 def _bend(f: Function, low: Tensor, high: Tensor) -> Tensor:
     """How fast the slope of a smooth f changes in each gap: the median of what the gap and its two neighbours show."""
     step = (high - low) / 32
-    y_low, y_high, after, before = _each(f, low, high, low + step, high - step)
+    y_low, y_high, after, before = _evaluate(f, low, high, low + step, high - step)
     bends = (((y_high - before) - (after - y_low)) / step / (high - low)).nan_to_num(0.0, 0.0, 0.0)
     around = torch.cat([bends[:1], bends, bends[-1:]])
     return torch.stack([around[:-2], bends, around[2:]]).median(0).values
 
 
-def _change(
+def _slope_change(
     low: Tensor, y_low: Tensor, after: Tensor, high: Tensor, y_high: Tensor, before: Tensor, bend: Tensor
 ) -> Tensor:
     """How much more the slope changes from low to high than that of a smooth f. after, before: the slopes beside low and high."""
@@ -196,39 +207,39 @@ def _classify_breaks(f: Function, low: Tensor, high: Tensor, near: Tensor, eps: 
     """Tell jumps from kinks, with the slopes on both sides of each bracket. Leave out brackets where f is smooth. Narrow the bracket of a
     jump to two neighbouring numbers.
     """
-    before, after = _each(f, low - near, high + near)
-    left, right = _outside(f, low, -near), _outside(f, high, near)
+    before, after = _evaluate(f, low - near, high + near)
+    left, right = _slope_outside(f, low, -near), _slope_outside(f, high, near)
     size = 1 + left.abs() + right.abs()
-    beside = [rounding_of(f, at, eps) for at in (low - near, high + near)]
+    rounding_beside = rounding_of(f, low - near, eps) + rounding_of(f, high + near, eps)
     sizes = _size(low, before, left) + _size(high, after, right)
-    rounding = 16 * torch.maximum(eps * sizes, beside[0] + beside[1])
+    rounding = 16 * torch.maximum(eps * sizes, rounding_beside)
     is_jump = (after - before).abs() > 4 * near * size + rounding
     # The slope of a smooth function changes four times as much over four times the distance.
-    further = (_outside(f, high, 4 * near) - _outside(f, low, -4 * near)).abs()
+    further = (_slope_outside(f, high, 4 * near) - _slope_outside(f, low, -4 * near)).abs()
     change = (right - left).abs()
     keep = is_jump | ((change > STEEP * size + rounding / near) & (change > further / 2))
     is_cusp = change > 1.1 * further
     low, high, left, right, is_jump, is_cusp = (part[keep] for part in (low, high, left, right, is_jump, is_cusp))
     if is_jump.any():
-        bracket = narrowed(f, low[is_jump] - near, high[is_jump] + near)
+        bracket = narrow_brackets(f, low[is_jump] - near, high[is_jump] + near)
         low, high = low.masked_scatter(is_jump, bracket[0]), high.masked_scatter(is_jump, bracket[1])
-        at_low, at_high = _each(f, low, high)
+        at_low, at_high = _evaluate(f, low, high)
         # Between two neighbouring numbers a jump is whole. A steep slope changes the value less.
         is_jump &= ~((at_high - at_low).abs() < (after - before)[keep].abs() / 4)
     order = low.argsort()
     return Breaks(*(part[order] for part in (low, high, left, right, is_jump, is_cusp & ~is_jump)))
 
 
-def _outside(f: Function, x: Tensor, distance: Tensor) -> Tensor:
+def _slope_outside(f: Function, x: Tensor, distance: Tensor) -> Tensor:
     """The slope between x + distance and x + 2 * distance."""
-    far, near = _each(f, x + 2 * distance, x + distance)
+    far, near = _evaluate(f, x + 2 * distance, x + distance)
     return (far - near) / distance
 
 
-def narrowed(f: Function, low: Tensor, high: Tensor, levels: int = _LEVELS) -> tuple[Tensor, Tensor]:
+def narrow_brackets(f: Function, low: Tensor, high: Tensor, halvings: int = _HALVINGS) -> tuple[Tensor, Tensor]:
     """Brackets around a jump of f, halved towards the half that changes more, until neighbouring numbers are left."""
     at_low, at_high = f(low), f(high)
-    for _ in range(levels):
+    for _ in range(halvings):
         middle = low + (high - low) / 2
         if ((middle == low) | (middle == high)).all():
             break
@@ -246,25 +257,28 @@ def jumps_of(f: Function, x: Tensor, eps: float = _EPS) -> tuple[Tensor, Tensor]
     """
     low, high = x[:-1], x[1:]
     change_before = torch.zeros_like(low)
-    for levels in (0, _EARLY, _LEVELS):  # most brackets are left out at once
+    for halvings in (0, _FIRST_HALVINGS, _HALVINGS):  # most brackets are left out at once
         if len(low):
-            low, high = narrowed(f, low, high, levels)
+            low, high = narrow_brackets(f, low, high, halvings)
             at_low, at_high = f(low), f(high)
             change = (at_high - at_low).abs().nan_to_num()
             keep = change > STEEP * torch.maximum(at_low.abs(), at_high.abs()).nan_to_num()
             keep &= change > change_before / 16
             low, high, change_before = low[keep], high[keep], change[keep]
     if len(low):
-        room = sum(_SHARES) * eps * torch.maximum(low.abs(), high.abs())  # so far the second differences do not reach
+        # At this distance from the jump, no second difference reaches across it.
+        room = sum(_SHARES) * eps * torch.maximum(low.abs(), high.abs())
         rounding = torch.maximum(rounding_of(f, low - room, eps), rounding_of(f, high + room, eps))
-        size = f(x).abs().nan_to_num(0.0, 0.0, 0.0).quantile(_MANY)
+        size = f(x).abs().nan_to_num(0.0, 0.0, 0.0).quantile(_SMOOTH_SHARE)
         keep = change_before > 16 * torch.maximum(rounding, eps * size)
         low, high = low[keep], high[keep]
     return low, high
 
 
 def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
-    """The half precision in which f computes, if it does. Then f has many jumps, most of them from one number of this dtype to the next."""
+    """The half precision in which f computes, or None. An f in half precision has many jumps, most from one number of this dtype to
+    the next.
+    """
     beside = x * (1 - 2.0**-8)  # about as far as the next number
     low, high = jumps_of(f, torch.cat([x, beside[beside >= x[0]]]).unique())
     if len(low) < _MANY_JUMPS:
@@ -275,15 +289,16 @@ def narrow_dtype_of(f: Function, x: Tensor) -> torch.dtype | None:
         is_next_x = (low - room).to(dtype) != (high + room).to(dtype)
         is_next_y = (y_high - y_low).abs() <= torch.finfo(dtype).eps * torch.maximum(y_low.abs(), y_high.abs())
         is_next_y &= (y_low.to(dtype) == y_low) & (y_high.to(dtype) == y_high)
-        if (is_next_x | is_next_y).double().mean() > _MANY:
+        if (is_next_x | is_next_y).double().mean() > _SMOOTH_SHARE:
             return dtype
     return None
 
 
 def short_decimal(low: float, high: float, size: float, eps: float = 0.0) -> float:
-    """The number from low to high that a program would have: the shortest decimal within a few floats, if it has few digits.
+    """The number that a program has between low and high: the shortest decimal within a few floats, if it has few digits.
 
-    size: that of x. eps: the resolution; at least that of the narrowest dtype in which low and high differ.
+    size: the size of x.
+    eps: the resolution of f. The resolution of the narrowest dtype in which low and high differ is used if it is larger.
     """
     room = 4 * max(eps, _resolution_between(low, high)) * max(abs(low), abs(high), min(size, 1.0))
     start, end = low - room, high + room
@@ -293,7 +308,7 @@ def short_decimal(low: float, high: float, size: float, eps: float = 0.0) -> flo
     for digits in range(1, 18):
         number = float(f"{middle:.{digits}g}")
         if start <= number <= end:
-            is_short = 10.0 ** (math.floor(math.log10(abs(middle))) - digits + 1) > _SHORT * (end - start)
+            is_short = 10.0 ** (math.floor(math.log10(abs(middle))) - digits + 1) > _WIDTHS_OF_SHORT * (end - start)
             return number if is_short else simplest(low, high)
     return simplest(low, high)
 

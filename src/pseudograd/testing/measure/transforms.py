@@ -33,8 +33,8 @@ def _accept_one_tensor(way: Callable[..., Gradients]) -> Way:
     return accepting_way
 
 
-def _list_way(way: Callable[..., Gradients]) -> Way:
-    """Puts a way, which takes one tensor or a list, into REVERSE."""
+def _add_way(way: Callable[..., Gradients]) -> Way:
+    """Add a way that takes a list to REVERSE, as a way that takes one tensor or a list."""
     REVERSE.append(_accept_one_tensor(way))
     return REVERSE[-1]
 
@@ -59,30 +59,30 @@ def gradient_by_backward(f: Function, tensors: list[Tensor], weight: Tensor) -> 
     return _or_zero([leaf.grad for leaf in leaves], leaves)
 
 
-@_list_way
+@_add_way
 def gradient_by_create_graph(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     leaves = requiring_grad(tensors)
     return _or_zero(torch.autograd.grad(f(*leaves), leaves, weight, create_graph=True, allow_unused=True), leaves)
 
 
-@_list_way
+@_add_way
 def gradient_by_func_grad(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return grad(loss_of(f, weight), _all(tensors))(*tensors)
 
 
-@_list_way
+@_add_way
 def gradient_by_grad_of_recorded(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """func.grad inside a recorded graph: two levels of autograd at once."""
     gradients = grad(loss_of(f, weight), _all(tensors))(*requiring_grad(tensors))
     return tuple(g.detach() for g in gradients)
 
 
-@_list_way
+@_add_way
 def gradient_by_vjp(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return vjp(f, *tensors)[1](weight)
 
 
-@_list_way
+@_add_way
 def gradient_by_jacrev(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """The gradient of the loss, so that a rule which reads grad sees the same grad."""
     return jacrev(loss_of(f, weight), _all(tensors))(*tensors)
@@ -106,7 +106,7 @@ def _sliced(
     return slice_of_f, tuple(dims)
 
 
-@_list_way
+@_add_way
 def gradient_by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor, dim: int = 0) -> Gradients:
     """One gradient for each slice. A tensor that all slices share gets the sum."""
     slice_of_f, dims = _sliced(f, tensors, weight, dim)
@@ -118,7 +118,7 @@ def gradient_by_vmap_of_grad(f: Function, tensors: list[Tensor], weight: Tensor,
     return tuple(g.sum(0) if at is None else g for g, at in zip(gradients, dims, strict=True))
 
 
-@_list_way
+@_add_way
 def gradient_by_vmap_over_the_last_dim(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return gradient_by_vmap_of_grad(f, tensors, weight, dim=-1)
 
@@ -129,18 +129,18 @@ def mapped(f: Function, tensors: Tensor | list[Tensor], weight: Tensor) -> Funct
     return vmap(slice_of_f, in_dims=dims)
 
 
-@_list_way
+@_add_way
 def gradient_by_grad_of_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return grad(loss_of(mapped(f, tensors, weight), weight), _all(tensors))(*tensors)
 
 
-@_list_way
+@_add_way
 def gradient_by_recorded_vmap(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """vmap alone, recorded outside: inside it, nothing seems to require grad."""
     return gradient_by_backward(mapped(f, tensors, weight), tensors, weight)
 
 
-@_list_way
+@_add_way
 def gradient_by_batched_grads(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     leaves = requiring_grad(tensors)
     batch = torch.stack([torch.zeros_like(weight), weight])
@@ -148,17 +148,17 @@ def gradient_by_batched_grads(f: Function, tensors: list[Tensor], weight: Tensor
     return _or_zero([None if g is None else g[1] for g in gradients], leaves)
 
 
-@_list_way
+@_add_way
 def gradient_by_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor, reentrant: bool = False) -> Gradients:
     return gradient_by_backward(lambda *leaves: checkpoint(f, *leaves, use_reentrant=reentrant), tensors, weight)
 
 
-@_list_way
+@_add_way
 def gradient_by_reentrant_checkpoint(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     return gradient_by_checkpoint(f, tensors, weight, reentrant=True)
 
 
-@_list_way
+@_add_way
 def gradient_by_saved_tensors_hooks(f: Function, tensors: list[Tensor], weight: Tensor) -> Gradients:
     """Saved tensors leave through a hook and come back as copies."""
 
