@@ -62,7 +62,7 @@ def verdict(row: Row, name: str, other: str) -> str:
     score, seeds = row["task"].score, row["seeds"]
     if seeds:
         world = {rule: Outcome({}, seeds=numbers) for rule, numbers in seeds.items()}
-        return score.family(world).difference(score.key, name, other).verdict  # one of the two is our default
+        return score.compare_pairs(world).difference(score.key, name, other).verdict  # one of the two is our default
     ours, theirs = row["values"][name], row["values"][other]
     if math.isnan(ours) or math.isnan(theirs):
         return NO_DIFFERENCE if math.isnan(ours) and math.isnan(theirs) else WORSE if math.isnan(ours) else BETTER

@@ -14,12 +14,10 @@ _PREFIXES = ("torch.nn.functional.", "torch.special.", "torch.linalg.", "torch.T
 
 
 class Call(NamedTuple):
-    """A call of a function of torch, or of a method of any object, which may be a tensor. name: without modules, and without the "_" of a
-    function that works in place. arguments: the tensor comes first.
-    """
+    """A call of a function of torch, or of a method of any object, which may be a tensor."""
 
-    name: str
-    arguments: tuple[ast.expr, ...]
+    name: str  # without modules, and without the "_" of a function that works in place
+    arguments: tuple[ast.expr, ...]  # the tensor comes first
     keywords: dict[str, ast.expr]
     in_place: bool
     is_method: bool
@@ -50,13 +48,13 @@ def read_call(module: Module, node: ast.AST) -> Call | None:
 
 
 class Clamp(NamedTuple):
-    """x, and the bounds as they are written. has_eras: does the gradient exactly at a bound depend on the version of torch?"""
+    """A clamp of x, with the bounds as they are written."""
 
     name: str
     x: ast.expr
     low: ast.expr | None
     high: ast.expr | None
-    has_eras: bool
+    has_eras: bool  # does the gradient exactly at a bound depend on the version of torch?
     in_place: bool
 
     def bounds(self, module: Module) -> Iterator[tuple[ast.expr | None, float]]:
@@ -130,7 +128,7 @@ def _power(x: ast.expr, exponent: float | None) -> Singular | None:
 
 
 def strip_arithmetic(module: Module, node: ast.expr, point: float) -> tuple[ast.expr, float]:
-    """The expression inside views, and inside sums and products with numbers; and its value if the node has the value `point`."""
+    """The expression inside views, sums and products with numbers; and the value that it has where the whole node has the value `point`."""
     for _ in range(20):
         node = strip_views(module, node)
         step = _strip_step(module, node, point)

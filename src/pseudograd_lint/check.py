@@ -25,7 +25,7 @@ _NOQA = re.compile(r"#\s*noqa\b(?P<codes>:\s*[A-Za-z]+\d+(?:[\s,]+[A-Za-z]+\d+)*
 def parse(text: str | bytes) -> ast.Module:
     """Parse a module. Raises SyntaxError; or ValueError, RecursionError or MemoryError for other texts that are no module."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # wrong escapes concern the author alone
+        warnings.simplefilter("ignore")  # Python warns of wrong escapes, which are not our subject
         return ast.parse(text)
 
 
@@ -71,7 +71,7 @@ def _characters(lines: Sequence[str], line: int, offset: int) -> int:
 
 
 def _is_muted(notice: Notice, lines: Sequence[str]) -> bool:
-    """Does a comment at one of its lines mute it? The comment `pseudograd: deliberate` may also be on the line above."""
+    """Does a comment at a line of the notice mute it? The comment `pseudograd: deliberate` may also be on the line above."""
     above = lines[notice.line - 2] if notice.line > 1 else ""
     if above.lstrip().startswith("#") and _DELIBERATE.search(above):
         return True
@@ -80,5 +80,6 @@ def _is_muted(notice: Notice, lines: Sequence[str]) -> bool:
 
 def _muted_codes(line: str) -> tuple[str, ...]:
     """The beginnings of the codes that a line mutes by `# noqa`, `# noqa: PG101` or `# pseudograd: deliberate`; "" is every code."""
-    marks = [mark["codes"] for mark in _NOQA.finditer(line)] + [""] * bool(_DELIBERATE.search(line))
-    return tuple(code.upper() for mark in marks for code in re.findall(r"[A-Za-z]+\d+", mark or "") or [""])
+    lists = [noqa["codes"] or "" for noqa in _NOQA.finditer(line)]  # "" for a noqa without codes
+    lists += [""] if _DELIBERATE.search(line) else []
+    return tuple(code.upper() for codes in lists for code in re.findall(r"[A-Za-z]+\d+", codes) or [""])

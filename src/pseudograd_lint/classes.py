@@ -22,7 +22,7 @@ Write = tuple[int, "frozenset[float] | None"]  # a line that sets a parameter, a
 
 
 class Parameter(NamedTuple):
-    """values: those that its entries start with; empty if the lines that set them do not agree."""
+    """A parameter. values: the values that its entries start with; empty if the lines that set them do not agree."""
 
     name: str
     line: int
@@ -30,7 +30,7 @@ class Parameter(NamedTuple):
 
 
 def find_parameter(module: Module, node: ast.expr) -> Parameter | None:
-    """The parameter that an expression stands for, also through names, views and slices. None for others, and a leaf of unknown values."""
+    """The parameter that an expression stands for, also through names, views and slices; None if none, or for a leaf of unknown values."""
     resolved = module.resolve(node)
     node = strip_views(module, node)
     if isinstance(node, ast.Attribute):

@@ -35,7 +35,7 @@ def fix_files(notices: Iterable[Notice]) -> int:
 
 
 def fix_text(text: str, calls: Collection[tuple[int, str]]) -> str:
-    """The text with an edit of each of these calls that has one. calls: the line and the expression of each."""
+    """The text after the edits. Not every call has an edit. calls: the line and the expression of each call."""
     module, edits = Module(parse(text)), {}
     for node in module.nodes:
         if isinstance(node, ast.Call) and (node.lineno, unparse(node)) in calls:
@@ -50,7 +50,7 @@ def fix_text(text: str, calls: Collection[tuple[int, str]]) -> str:
 
 
 def _guards(module: Module, node: ast.Call) -> Iterator[tuple[ast.expr, bool, str]]:
-    """The expressions to guard. For each: is it in the first branch, and which number replaces it where this branch is not chosen?"""
+    """The expressions to guard; for each: is it in the first branch, and which number replaces it where the other branch is chosen?"""
     call = read_call(module, node)
     condition = None if call is None or call.name != "where" else call.arguments[0]
     if call is None or not isinstance(condition, ast.Compare):

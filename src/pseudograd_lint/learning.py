@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from .calls import read_call
 from .classes import parameter_tensor
-from .names import FUNCTIONS, Module, find_keyword, is_constant, is_same, key_of, last_name, leaves, words
+from .names import FUNCTIONS, Module, ends_with_exit, find_keyword, is_constant, is_same, key_of, last_name, words
 from .values import number, strip_views
 
 # Names of code that runs before training, writes text, or runs without a gradient: schedules, samplers, metrics, bookkeeping, inference.
@@ -62,8 +62,8 @@ def is_recorded(module: Module, node: ast.AST, by_name: bool = True) -> bool:
 
 
 def _is_after_training(module: Module, statement: ast.stmt) -> bool:
-    """Does a statement above it leave the function in training, as `if self.training: return loss` does?"""
-    return any(_branch_that_learns(other.test) and leaves(other.body) for other in module.ifs_above(statement))
+    """Does an earlier statement leave the function in training, as `if self.training: return loss` does?"""
+    return any(_branch_that_learns(other.test) and ends_with_exit(other.body) for other in module.ifs_above(statement))
 
 
 def is_quiet_scope(module: Module, node: ast.AST) -> bool:
@@ -91,7 +91,7 @@ def _is_no_grad(node: ast.expr) -> bool:
 
 
 def _branch_that_learns(test: ast.expr) -> bool | None:
-    """The value of the test in training, if it is `self.training` or `torch.is_grad_enabled()`, or one of them negated. Else None."""
+    """The value in training of the test `self.training` or `torch.is_grad_enabled()`, or of its negation. None for another test."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = _branch_that_learns(test.operand)
         return None if inner is None else not inner
@@ -115,7 +115,7 @@ _PYTHON = words("float int bool len print str round format isinstance repr range
 
 
 def may_learn(module: Module, node: ast.expr, depth: int = 8) -> bool:
-    """Could the value need a gradient? Not a number, a new tensor such as `zeros(3)`, or a value that left the graph."""
+    """Could the value need a gradient? False for a number, for a new tensor such as `zeros(3)`, and for a value that left the graph."""
     node = strip_views(module, node)
     if depth == 0:
         return True
@@ -194,18 +194,18 @@ def _detaches(parent: ast.AST, node: ast.AST) -> bool:
 
 
 class _Use(NamedTuple):
-    """A node that a value reaches. targets: those of the assignment around it. function: the function around it."""
+    """A node that a value reaches."""
 
     line: int
-    targets: list[ast.expr]
-    function: ast.FunctionDef | ast.AsyncFunctionDef | None
+    targets: list[ast.expr]  # of the assignment around the node
+    function: ast.FunctionDef | ast.AsyncFunctionDef | None  # the function around the node
     is_detached: bool
     is_returned: bool
     is_loss: bool
 
 
 def reaches_loss(module: Module, node: ast.AST) -> bool:
-    """Is the value, also through calls, assigned to a name that says loss, or passed to or returned by a function with such a name?"""
+    """Does the value, also through calls, reach a target that is named as a loss, or a function with such a name or its result?"""
     return any(use.is_loss and not use.is_detached for use in _uses(module, node))
 
 

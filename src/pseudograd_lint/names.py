@@ -68,17 +68,17 @@ def unparse(node: ast.AST) -> str:
         return "..."
 
 
-def leaves(body: list[ast.stmt]) -> bool:
+def ends_with_exit(body: list[ast.stmt]) -> bool:
     """Does the block end with a statement that leaves it, such as return?"""
     return bool(body) and isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue, ast.Break))
 
 
 class Binding(NamedTuple):
-    """A line that gives a name a value. end: the line and column after it. value: None if the text does not say it."""
+    """A line that gives a name a value."""
 
-    key: str
-    end: tuple[int, int]
-    value: ast.expr | None
+    key: str  # the name, as `key_of` writes it
+    end: tuple[int, int]  # the line and the column at which it ends
+    value: ast.expr | None  # None if the text does not say the value
     block: Block
 
     def is_within(self, node: ast.stmt) -> bool:
@@ -87,15 +87,14 @@ class Binding(NamedTuple):
 
 
 class Module:
-    """nodes: all nodes of the tree. parent: that of each node. loads: the names and attributes that are read, by the last part of the name,
-    in the order of lines. imports: the full name of what is imported, by its name here.
-    """
+    """The tree of a module, prepared for questions about its names."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.nodes: list[ast.AST] = [tree]
-        self.parent: dict[ast.AST, ast.AST] = {}
+        self.nodes: list[ast.AST] = [tree]  # all nodes of the tree
+        self.parent: dict[ast.AST, ast.AST] = {}  # the parent of each node
+        # The names and attributes that are read, by the last part of the name, in the order of lines.
         self.loads: defaultdict[str, list[ast.Name | ast.Attribute]] = defaultdict(list)
-        self.imports: dict[str, str] = {}
+        self.imports: dict[str, str] = {}  # the full names of imported things, by their names in this module
         self.functions: dict[str, ast.AST] = {}
         self.speaks_of_gradients = True  # does the text say that something is trained?
         self.is_recorded = True  # False if the path says that nothing is
@@ -131,7 +130,7 @@ class Module:
         return self._definitions[node]
 
     def resolve(self, node: ast.expr) -> ast.expr:
-        """The expression that a name stands for. If that is a name again, the expression that this one stands for, and so on."""
+        """The expression that a name stands for. If this expression is a name, too, it is followed, and so on."""
         for _ in range(_DEPTH):
             definition = self.definition(node)
             if definition is None or definition is UNKNOWN:
@@ -156,7 +155,7 @@ class Module:
         return self.full_name(node.func) if isinstance(node, ast.Call) else ""
 
     def parents(self, node: ast.AST) -> Iterator[ast.AST]:
-        """The nodes around it, from the innermost on."""
+        """The nodes around a node, from the innermost on."""
         while node in self.parent:
             node = self.parent[node]
             yield node
@@ -180,7 +179,8 @@ class Module:
             if matches:
                 if root in self._shared:
                     return UNKNOWN
-                binding = self._find_reaching(matches, node) if is_own else matches[0] if len(matches) == 1 else None
+                only_match = matches[0] if len(matches) == 1 else None
+                binding = self._find_reaching(matches, node) if is_own else only_match
                 if binding is not None and binding.key == root == "self":
                     return self._attribute(node, key)
                 return UNKNOWN if binding is None or binding.key != key else binding.value or UNKNOWN
@@ -194,11 +194,13 @@ class Module:
         position = node.lineno, node.col_offset
         for binding in reversed(bindings):
             is_passed = binding.block in blocks
-            if binding.end > position or not (is_passed or not leaves(getattr(*binding.block))):
+            if binding.end > position or not (is_passed or not ends_with_exit(getattr(*binding.block))):
                 continue
             loops = [loop for loop in around if isinstance(loop, (ast.For, ast.AsyncFor, ast.While))]
-            turns = any(other.is_within(loop) for loop in loops if not binding.is_within(loop) for other in bindings)
-            return binding if is_passed and not turns else None
+            is_rebound = any(
+                other.is_within(loop) for loop in loops if not binding.is_within(loop) for other in bindings
+            )
+            return binding if is_passed and not is_rebound else None
         return None
 
     def owner(self, node: ast.AST) -> ast.ClassDef | None:
@@ -302,11 +304,11 @@ class Module:
             self._bind(args, argument.arg, default, (0, 0))
 
 
-def _item(targets: list[ast.expr], at: int, value: ast.expr) -> ast.expr | None:
+def _item(targets: list[ast.expr], index: int, value: ast.expr) -> ast.expr | None:
     """The value of one of several targets: c for a in `a, b = c, d`; f(x) for both in `a, b = f(x)`."""
     values = [value] * len(targets) if isinstance(value, ast.Call) else getattr(value, "elts", [])
     has_star = any(isinstance(part, ast.Starred) for part in (*targets, *values))
-    return None if has_star or len(values) != len(targets) else values[at]
+    return None if has_star or len(values) != len(targets) else values[index]
 
 
 def _end(node: ast.AST) -> tuple[int, int]:

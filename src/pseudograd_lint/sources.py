@@ -30,7 +30,7 @@ _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def files(paths: Sequence[str], exclude: Sequence[str]) -> Iterator[str]:
-    """The files of these paths, each once, by its real path. A path that is a file is taken whatever its name is."""
+    """The files of these paths. Two paths of the same real file count once. A path that is a file may have any suffix."""
     visited: set[str] = set()
     for path in paths:
         for file in _files_below(path, exclude) if os.path.isdir(path) else [path]:

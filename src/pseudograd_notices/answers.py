@@ -12,7 +12,7 @@ from .code import Code
 from .formats import Report
 from .notice import Notice, Problem
 
-_SHOWN = 5  # tests of one cause
+_MOST_TESTS = 5  # of one cause, that a message names
 CODES = (
     Code(
         "PG301",
@@ -57,6 +57,7 @@ _NUMBERS = {
     "the program's own": "PG303",
     "fails in one of them": "PG304",
 }
+_UNKNOWN = "?"  # a location that nobody recorded
 _TRACEBACK, _MESSAGE = re.compile(r'File "(.+)", line (\d+)'), re.compile(r"(\S.*?):(\d+): ")
 
 
@@ -133,12 +134,12 @@ def _describe_cause(cause: Answer, answer: Answer, program: str) -> Notice:
 
 
 def _describe_tests(tests: Mapping[str, Mapping[str, Sequence[str]]], old: str, new: str) -> Iterator[str]:
-    for name, ends in list(tests.items())[:_SHOWN]:
+    for name, ends in list(tests.items())[:_MOST_TESTS]:
         (before, message), (after, new_message) = ends["old"], ends["new"]
         text = f"{before} under both" if before == after else f"{before} under torch {old}, {after} under torch {new}"
         yield ": ".join(filter(None, [name, text, new_message or message]))
-    if len(tests) > _SHOWN:
-        yield f"and {len(tests) - _SHOWN} more tests"
+    if len(tests) > _MOST_TESTS:
+        yield f"and {len(tests) - _MOST_TESTS} more tests"
 
 
 def report_bisection(text: str, program: str) -> Report:
@@ -167,7 +168,7 @@ def _make_notice(
 ) -> Notice:
     """A notice at the first of the locations that is in the working folder. If the first location is elsewhere, the text names it."""
     path, line = next(filter(None, map(_find_file, locations)), (program, 0))
-    if locations and locations[0] not in (f"{path}:{line}", "?"):
+    if locations and locations[0] not in (f"{path}:{line}", _UNKNOWN):
         head += f" at {locations[0]}"
     return Notice(number, _NAMES[number], path, line, 0, line, 0, "\n".join([head, *lines]), expression)
 

@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(words, is_process=arguments is None)
     except BrokenPipeError:
         output.abandon(sys.stdout)
-        return 128 + 13
+        return 128 + 13  # SIGPIPE, which Windows does not define
     except OSError as error:  # a full disk behind the standard output
         output.abandon(sys.stdout)
         print(f"pseudograd: {error}", file=sys.stderr)
@@ -109,7 +109,7 @@ def _end_import(number: int, frame: object) -> None:
 
 
 def _run(words: Sequence[str], is_process: bool) -> int:
-    """is_process: does this process end with the command?"""
+    """Run the command, and return its exit status. is_process: does this process end with the command?"""
     try:
         with _uninitialised_packages() if words[1:] in (["-h"], ["--help"]) else nullcontext():
             options = build_parser(words).parse_args(words)
@@ -121,7 +121,7 @@ def _run(words: Sequence[str], is_process: bool) -> int:
         return 2
     except KeyboardInterrupt as stop:  # with a text and a status if the command has cleaned up
         for number in (signal.SIGINT, signal.SIGTERM) if is_process else ():
-            signal.signal(number, signal.SIG_IGN)  # a second one would show a traceback while Python ends
+            signal.signal(number, signal.SIG_IGN)  # a second signal would show a traceback while Python ends
         if known := getattr(stop, "known", ""):
             try:
                 print(known, flush=True)
@@ -135,7 +135,9 @@ def _run(words: Sequence[str], is_process: bool) -> int:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        message = message.replace("SCRIPT, ...", "SCRIPT")  # the arguments of the program may be none
+        message = message.replace(
+            "SCRIPT, ...", "SCRIPT"
+        )  # "..." are the arguments of the program, which may be left out
         print(f"pseudograd: {message}. See {self.prog} --help.", file=sys.stderr)
         raise SystemExit(2)
 
@@ -174,9 +176,9 @@ def build_parser(words: Sequence[str]) -> argparse.ArgumentParser:
     if name in files:
         _add_command(subparsers, name, files[name])
         return parser
-    constants = [(literals(file), command_name) for command_name, file in files.items()]
-    for text, command_name in sorted(constants, key=lambda row: (row[0]["PLACE"], row[1])):
-        subparsers.add_parser(command_name, help=str(text["HELP"]))
+    constants = {command_name: literals(file) for command_name, file in files.items()}
+    for command_name in sorted(constants, key=lambda command_name: (constants[command_name]["PLACE"], command_name)):
+        subparsers.add_parser(command_name, help=str(constants[command_name]["HELP"]))
     if not name.startswith("-"):
         close = difflib.get_close_matches(name, files, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

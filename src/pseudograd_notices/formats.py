@@ -20,7 +20,12 @@ _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 class Report(NamedTuple):
-    """The findings that a command prints. codes: all codes of the command. known: the number of findings that a baseline leaves out.
+    """The findings that a command prints.
+
+    problems: the files that could not be read.
+    codes: all codes of the command.
+    files: the number of files that the command read.
+    known: the number of findings that a baseline leaves out.
     has_statistics: does the text count the findings of each code?
     """
 

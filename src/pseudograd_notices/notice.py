@@ -19,8 +19,11 @@ _KEY = ("path", "code", "expression")
 
 
 class Notice(NamedTuple):
-    """A code at a location. Lines and columns count from 1, columns in characters; 0 is an unknown one. end_column: the column after the
-    expression. cell: in a notebook, the number of the code cell; lines are then those of the cell. source: the line of the file.
+    """A code at a location. Lines and columns count from 1, columns in characters. The number 0 means: unknown.
+
+    end_column: the column after the expression.
+    cell: in a notebook, the number of the code cell; lines then count in this cell.
+    source: the text of the line.
     """
 
     code: str
@@ -75,7 +78,8 @@ class Problem(NamedTuple):
 def baseline_text(notices: Iterable[Notice], numbers: Collection[str], file: Path, root: Path | None = None) -> str:
     """The text for a baseline in `file`. Its findings of other codes stay, because commands may share the file.
 
-    numbers: the codes of the command. root: the folder from which paths count.
+    numbers: the codes of the command.
+    root: the folder from which paths count.
     """
     try:
         before = read_baseline("", "", file)
@@ -88,7 +92,10 @@ def baseline_text(notices: Iterable[Notice], numbers: Collection[str], file: Pat
 
 
 def read_baseline(where: str, argument: str, file: Path) -> Counter[Key]:
-    """The notices of a baseline, counted. Raises ValueError for another file. argument: the option or setting that names it."""
+    """The notices of a baseline, counted. Raises ValueError for a file that is no baseline.
+
+    argument: the option or setting that names the file.
+    """
     remedy = f"Write one with --write-baseline {file}."
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
@@ -101,7 +108,7 @@ def read_baseline(where: str, argument: str, file: Path) -> Counter[Key]:
 
 
 def new_notices(notices: Sequence[Notice], known: Counter[Key], root: Path | None = None) -> list[Notice]:
-    """The notices that are not known. Of n equal notices the first are known, as many as the baseline counts."""
+    """The notices that are not known. If the baseline counts n equal notices, the first n of them are known."""
     unused = Counter(known)
     new = []
     for notice in notices:

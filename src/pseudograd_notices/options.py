@@ -1,4 +1,4 @@
-"""Options that several commands share, and the meaning of those of `lint` and `diagnose`."""
+"""Options that several commands share, and what the options of `lint` and `diagnose` choose."""
 
 from __future__ import annotations
 
@@ -27,7 +27,11 @@ def add_program(command: argparse.ArgumentParser) -> None:
 
 
 def add_output(command: argparse.ArgumentParser, example: str = "PG101", patterns: str = "") -> None:
-    """The options of `lint` and `diagnose` about their output. patterns: what `--ignore` takes besides codes and lines, for its help."""
+    """The options of `lint` and `diagnose` about their output.
+
+    example: a code for the help.
+    patterns: the things that `--ignore` takes besides codes and lines, for its help.
+    """
     add_list = partial(command.add_argument, action="append", default=[])
     add_file = partial(command.add_argument, type=Path, metavar="FILE")
     codes = f"report these codes only: {example}, {example[:3]}, a name, default or all; separated by commas"
@@ -57,7 +61,7 @@ def split_words(texts: Iterable[str]) -> list[str]:
     return [word.strip() for text in texts for word in re.split(r",(?![^\[]*\])", text) if word.strip()]
 
 
-# What `--ignore` takes as a code. A name without a hyphen, such as `cut`, may be that of a parameter. `PG2O4` is a misread number.
+# The words that `--ignore` takes as codes. A word without a hyphen, such as `cut`, may name a parameter. `PG2O4` is a misread number.
 _CODE = re.compile(r"PG\d\w*|PG|[a-z]+(-[a-z]+)+")
 
 
@@ -84,8 +88,11 @@ def is_at(notice: Notice, pattern: str) -> bool:
 class Chosen(NamedTuple):
     """The choice of the command line and of the settings of the project.
 
-    own: all codes of the command. numbers: the codes to report. patterns: lines, and in `diagnose` parameters, to leave out. files: a
-    pattern for files, and the codes to leave out there. exclude: files and folders to leave out, unless the command line names them.
+    own: all codes of the command.
+    numbers: the codes to report.
+    patterns: the lines to leave out; in `diagnose` parameters, too.
+    files: pairs of a pattern for files, and the codes to leave out there.
+    exclude: the files and folders to leave out, unless the command line names them.
     """
 
     own: frozenset[str] = frozenset()
@@ -100,8 +107,8 @@ class Chosen(NamedTuple):
         return self.exclude == self.settings.exclude and self.settings.excludes(path)
 
     def leaves_out(self, notice: Notice) -> bool:
-        notices = notice, notice.rebase(self.settings.root)
-        return any(is_at(same, pattern) for same in notices for pattern in self.patterns) or any(
+        spellings = notice, notice.rebase(self.settings.root)
+        return any(is_at(spelling, pattern) for spelling in spellings for pattern in self.patterns) or any(
             notice.code in numbers and is_file(notice.path, pattern) for pattern, numbers in self.files
         )
 
@@ -124,7 +131,7 @@ def choose(
 ) -> Chosen:
     """The choice of `--select`, `--ignore` and `--exclude`. The settings replace an option that is not given.
 
-    default: used if neither the option nor the settings select a code of this command.
+    default: the selection if neither the option nor the settings select a code of this command.
     """
     settings = read_settings(where) if settings is None else settings
     if options.select:
@@ -168,7 +175,9 @@ def apply_baseline(where: str, notices: Sequence[Notice], options: argparse.Name
 
 
 def print_answer(where: str, answer: object, report: Report, options: argparse.Namespace) -> None:
-    """Print the answer as text; with another format the report too. If the report goes to stdout, the text goes to stderr."""
+    """Print the answer as text. With another format, print the report to stdout and the text to stderr; with `--output-file`, write the
+    report and print the text to stdout.
+    """
     if options.output_format == "text":
         if options.output_file is None:
             print(answer)

@@ -16,7 +16,7 @@ _SIMILAR = {"–": "-", "—": "-", "−": "-", "·": "*", "×": "x", "≤": "<=
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Inside, characters that the terminal lacks are printed as similar ones, and text for a stream that is None is lost."""
+    """Inside, a character that the terminal lacks is printed as a similar character, and text for a stream that is None is lost."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, io.StringIO())

@@ -13,15 +13,17 @@ from pathlib import Path, PurePath
 from typing import NamedTuple, TypeVar
 
 _FILE = "pyproject.toml"
-_TABLE = re.compile(r"""tool["']?\s*\.\s*["']?pseudograd\b|^\s*\[\s*tool\s*\]""", re.MULTILINE)  # may begin the table
+# Only a text with this can have the table; other files are not parsed.
+_TABLE = re.compile(r"""tool["']?\s*\.\s*["']?pseudograd\b|^\s*\[\s*tool\s*\]""", re.MULTILINE)
 _TOML_MODULES = ("tomllib", "tomli")  # the first is of Python 3.11
 Pin = TypeVar("Pin")
 Ignores = tuple[tuple[str, tuple[str, ...]], ...]
 
 
 class Settings(NamedTuple):
-    """The values of the table; empty for a key that it lacks. file: None if no file has the table.
+    """The values of the table; a value is empty if the table does not have its key.
 
+    file: the file with the table; None if no file has it.
     per_file_ignores: pairs of a pattern for files, and the codes to leave out there.
     """
 

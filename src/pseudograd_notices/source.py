@@ -30,7 +30,7 @@ def blank_magics(source: str) -> str:
     is_continued = False
     indent = ""
     for line in lines:
-        is_format = line.lstrip().startswith("%s")  # inside a string of several lines
+        is_format = line.lstrip().startswith("%s")  # a line of a long string, and no magic
         is_magic = is_continued or (_MAGIC.match(line) is not None and not is_format)
         if is_magic and not is_continued:  # the lines that continue it may have any indent
             indent = line[: len(line) - len(line.lstrip())]
@@ -52,7 +52,9 @@ def span(text: str, node: ast.expr) -> slice:
 
 
 def edit_file(where: str, path: str, edit: Callable[[str], str]) -> bool:
-    """Edit a file, and say whether that changed it. It is written as a whole or not at all; encoding, line ends, mode and links stay."""
+    """Edit a file. Returns whether its text changed. The file is written as a whole or not at all; encoding, line ends, mode and links
+    stay.
+    """
     file = Path(path).resolve()
     content = file.read_bytes()
     encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)

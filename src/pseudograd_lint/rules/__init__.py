@@ -18,12 +18,12 @@ from ..names import Module
 
 
 class Rule(NamedTuple):
-    """kinds: types of nodes to judge. words: a file without any of these is not searched. find: returns a message about a node, or None."""
+    """A rule of `lint`."""
 
     number: str
-    kinds: tuple[type, ...]
-    words: tuple[str, ...]
-    find: Callable[[Module, ast.AST], str | None]
+    kinds: tuple[type, ...]  # the types of nodes to judge
+    words: tuple[str, ...]  # a file without any of these words is not searched
+    find: Callable[[Module, ast.AST], str | None]  # returns a message about a node, or None
 
 
 CODES = read_codes(Path(__file__).with_name("codes.md"))

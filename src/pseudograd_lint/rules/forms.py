@@ -72,7 +72,7 @@ _CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max", "max", "maximum", "min", "
 
 
 def _find_copied_rule(module: Module, node: ast.AST) -> str | None:
-    """Guess from the text of the class alone. `audit` and `migrate` measure its backward."""
+    """A guess from the text of the class alone. `audit` and `migrate` measure its backward."""
     if not isinstance(node, ast.ClassDef) or not is_function_of_autograd(module, node):
         return None
     methods = {method.name: method for method in ast.walk(node) if isinstance(method, ast.FunctionDef)}

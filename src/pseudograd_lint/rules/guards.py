@@ -16,7 +16,7 @@ from . import Rule
 
 
 def _find_clamps(module: Module, singular: Singular) -> Iterator[tuple[Clamp, float]]:
-    """The clamps whose result the function gets. With each comes its value where the function has no finite slope."""
+    """The clamps whose result the function gets; with each clamp, its value where the function has no finite slope."""
     for point in singular.points:
         inner, position = strip_arithmetic(module, singular.x, point)
         clamp = read_clamp(module, inner)
