@@ -38,7 +38,7 @@ _FIRST_FOLDER = _current_folder()  # the folder in which the program imported ps
 
 
 def is_users(file: str) -> bool:
-    """Is it a file of the program or of a package that calls torch, and neither torch's nor ours?"""
+    """Is it a file of the program or of another package: neither torch's nor ours?"""
     return not file.startswith(_TORCHS_OR_OURS)
 
 
@@ -125,9 +125,12 @@ class Point(NamedTuple):
         return expression_at(*self)
 
 
+UNKNOWN = "?"  # in place of a file and line
+
+
 def file_and_line(point: Point | None) -> str:
-    """Such as "train.py:42"; "?" if the point is not known."""
-    return "?" if point is None else str(point)
+    """Such as "train.py:42"; UNKNOWN if the point is None."""
+    return UNKNOWN if point is None else str(point)
 
 
 def point(frame: FrameType | None) -> Point | None:
@@ -149,13 +152,10 @@ _MOST_LOCATIONS = 10_000
 
 
 class Locations:
-    """One object for each location, also if a program makes its code anew in every step. It keeps the code of each location alive.
-
-    roots: the outermost modules that ran, by their id.
-    """
+    """One object for each location, also if a program makes its code anew in every step. It keeps the code of each location alive."""
 
     def __init__(self) -> None:
-        self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}
+        self.roots: dict[int, weakref.ref[torch.nn.Module]] = {}  # the outermost modules that ran, by their id
         self._known: dict[tuple[object, ...], Location] = {}
         self._by_instruction: dict[tuple[object, ...], Location] = {}
 
@@ -174,10 +174,10 @@ class Locations:
         return self._same_as(key, Location(point(call), point(program), module)) if known is None else known
 
     def _same_as(self, key: tuple[object, ...], location: Location) -> Location:
-        alike = _alike(location.call), _alike(location.program), location.module
-        if alike not in self._known and len(self._known) >= _MOST_LOCATIONS:
+        value = _comparable(location.call), _comparable(location.program), location.module
+        if value not in self._known and len(self._known) >= _MOST_LOCATIONS:
             return NOWHERE
-        first = self._known.setdefault(alike, location)
+        first = self._known.setdefault(value, location)
         if first is location:  # the location keeps its code alive, so no other code object gets the ids in the key
             self._by_instruction[key] = location
         return first
@@ -195,7 +195,8 @@ class Locations:
         return self._same_as(key, Location(first, first, None)) if known is None else known
 
 
-def _alike(point: Point | None) -> tuple[object, ...] | None:
+def _comparable(point: Point | None) -> tuple[object, ...] | None:
+    """A tuple that is equal for points in equal code."""
     if point is None:
         return None
     file = point.code.co_filename
@@ -207,14 +208,14 @@ _OF_TORCH_OR_OURS, _OF_A_PACKAGE, _OF_THE_PROGRAM = range(3)
 
 @functools.lru_cache(maxsize=4096)
 def _owner_of(file: str) -> int:
-    """Who has written this file? One of the three numbers above."""
+    """Who has written this file? One of the three constants above."""
     if not is_users(file):
         return _OF_TORCH_OR_OURS
     return _OF_A_PACKAGE if _PACKAGES in file or file.startswith("<frozen") else _OF_THE_PROGRAM
 
 
 def location() -> Location:
-    """The location that called torch or us, without a memory."""
+    """The location that called torch or us. Nothing is stored: see `Locations.here`."""
     call, program, module = _walk_outwards(sys._getframe(1), {})
     return Location(point(call), point(program), module)
 
@@ -312,11 +313,11 @@ def _lead_to(module: torch.nn.Module, names: _Names, root: object) -> bool:
 
 
 def compiled_lines() -> tuple[str, str, str]:
-    """The line of the call that Dynamo is tracing, the program's own line, and the source of the first one."""
+    """The line of the call that Dynamo is tracing, the line of the program that led there, and the source of the call."""
     entries = [entry for entry in traced_frames() if is_users(entry.filename)]
     if not entries:
-        return "?", "?", ""
+        return UNKNOWN, UNKNOWN, ""
     call = entries[-1]
     program = next((entry for entry in reversed(entries) if not is_of_a_package(entry.filename)), None)
-    user_where = "?" if program is None else format_location(program.filename, program.lineno or 0)
+    user_where = UNKNOWN if program is None else format_location(program.filename, program.lineno or 0)
     return format_location(call.filename, call.lineno or 0), user_where, (call.line or "").strip()

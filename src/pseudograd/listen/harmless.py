@@ -239,8 +239,9 @@ _OVERRIDES = f"torch{os.sep}overrides.py"  # through it a function of torch that
 
 
 def show_located(show: Callable[[Any], object], message: Any) -> None:
-    """Show a warning. If our frames moved it, issue it again at the line that it would have without us. The program's filters, and its
-    count of one warning for each line, then apply to that line.
+    """Show a warning. If our frames moved it, issue it again at the line that it would have without us.
+
+    The program's filters, and its count of one warning for each line, then apply to that line.
     """
     caller, frame = sys._getframe(1), None
     if caller.f_code is not show_located.__code__:  # if it is, the outer one has looked
@@ -263,8 +264,9 @@ def show_located(show: Callable[[Any], object], message: Any) -> None:
 
 
 def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameType | None:
-    """The frame that a warning would name if our frames were not there: as many steps outwards as the file and line that it names. None if
-    the warning names it already.
+    """The frame that a warning would name if our frames were not there; None if the warning names it already.
+
+    It is as many steps outwards, without our frames, as the file and line that the warning names are with them.
     """
     depth, outer, is_moved = 0, frame, False
     while outer is not None and (outer.f_code.co_filename, outer.f_lineno) != (file, line):
@@ -277,7 +279,7 @@ def _frame_without_us(frame: FrameType | None, file: str, line: int) -> FrameTyp
 
 
 def _frames_without_us(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames outwards, without ours. If a function of torch in Python has frames on both sides of ours, the outer one is left out."""
+    """The frames outwards, without ours. If a function of torch in Python has a frame on both sides of ours, only the inner one counts."""
     inner: FrameType | None = None
     while frame is not None:
         if not is_ours(frame.f_code.co_filename):

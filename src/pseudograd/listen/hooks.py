@@ -85,11 +85,11 @@ class CallHook:
 def _backward_arguments(
     roots: object, grads: object = None, *others: object, inputs: object = None, **keywords: object
 ) -> tuple[object, ...]:
-    """Read a call of `_engine_run_backward`. By position, keep_graph and create_graph stand before the inputs."""
+    """Read a call of `_engine_run_backward`. Among the arguments by position, keep_graph and create_graph stand before the inputs."""
     return roots, grads, others[2] if len(others) > 2 else inputs
 
 
-# subscriber(roots, their gradients, inputs whose gradients are asked for)
+# subscriber(roots, their gradients, the inputs whose gradients alone are computed; None or empty for all leaves)
 backwards = CallHook(patches.BACKWARD, _backward_arguments)
 # subscriber(tensor, other tensor): by a swap a module changes what its parameters are
 swaps = CallHook([patches.SWAP_TENSORS], lambda t1, t2: (t1, t2))
@@ -118,9 +118,8 @@ def note_ended(mode: TorchFunctionMode) -> None:
     """A context of another thread has ended here."""
     patches.in_contexts.__enter__()
     clearings.subscribe(take_off_ended)
-    ended[id(mode)] = finalizer = weakref.finalize(
-        mode, _restore, id(mode)
-    )  # the thread may end, and its stack with it
+    # If the thread ends, its stack and the mode end with it.
+    ended[id(mode)] = finalizer = weakref.finalize(mode, _restore, id(mode))
     finalizer.atexit = False
 
 
@@ -134,7 +133,7 @@ def take_off_ended(*arguments: object) -> None:
 
 
 def _restore(mode_id: int) -> None:
-    """A mode is on no stack any more."""
+    """Restore torch: the mode with this id is on no stack any more."""
     del ended[mode_id]
     patches.in_contexts.__exit__()
     if not ended:
@@ -163,7 +162,7 @@ def watch_functions(watcher: Watcher) -> Iterator[None]:
     global _watchers
     with _lock:
         if not _watchers:
-            _watch_of_engine.enter_context(engine.watch(_ours_begins))
+            _watch_of_engine.enter_context(engine.watch(_begin_own_function))
             patches.APPLY.apply(_Apply)
         _watchers = (*_watchers, watcher)
     try:
@@ -179,8 +178,9 @@ def watch_functions(watcher: Watcher) -> Iterator[None]:
 
 
 class _Apply:
-    """Replaces `apply` of torch.autograd.Function. hidden: the `apply` of another library that was there; None for torch's, which Function
-    inherits.
+    """Replaces `apply` of torch.autograd.Function.
+
+    hidden: the `apply` of another library that was there; None if there was torch's, which Function inherits.
     """
 
     def __init__(self, hidden: classmethod[object, ..., object] | None) -> None:
@@ -204,12 +204,12 @@ class _Apply:
         return self._original_for(cls) if is_ours else MethodType(self._watched, cls)
 
 
-def _ours_begins() -> Callable[[object], None]:
+def _begin_own_function() -> Callable[[object], None]:
     _inside.__enter__()
-    return _ours_ended
+    return _end_own_function
 
 
-def _ours_ended(result: object) -> None:
+def _end_own_function(result: object) -> None:
     _inside.__exit__()
     _call_watchers(result)
 
@@ -302,8 +302,14 @@ for _patch, _function in _FUNCTIONS.items():
 # --- arguments that torch loses ---------------------------------------------------------------------------------------
 
 # These functions of torch leave an argument out when they hand their call to a mode of functions.
-_NAMES = ((functional, "l1_loss", "weight"), (Tensor, "dim_order", "ambiguity_check"), (torch, "chain_matmul", "out"))
-LOST_ARGUMENTS: dict[object, str] = {getattr(owner, name, None): argument for owner, name, argument in _NAMES}
+_FUNCTIONS_THAT_LOSE = (
+    (functional, "l1_loss", "weight"),
+    (Tensor, "dim_order", "ambiguity_check"),
+    (torch, "chain_matmul", "out"),
+)
+LOST_ARGUMENTS: dict[object, str] = {
+    getattr(owner, name, None): argument for owner, name, argument in _FUNCTIONS_THAT_LOSE
+}
 
 
 def find_lost_argument(func: Callable[..., object], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ SILENT: frozenset[object] = frozenset(
     ]
 )
 # One look-up for each call. True: the function is silent. False: torch leaves out an argument of the function when it calls a mode
-# (see `hooks.LOST_ARGUMENTS`). It has no other functions.
+# (see `hooks.LOST_ARGUMENTS`). No entry: any other function.
 _is_silent = {**dict.fromkeys(hooks.LOST_ARGUMENTS, False), **dict.fromkeys(SILENT, True)}
 
 
@@ -153,7 +153,7 @@ def _end_announcing(announcing: AbstractContextManager[object], thread: int) -> 
 
 @harmless("the modes of a backward", otherwise=False)
 def push_in_backward(listener: Listener) -> bool:
-    """Push the listener, unless its subscriber hears already. Returns whether the stack was empty.
+    """Push the listener, unless its subscriber hears already. Returns whether the listener hears all calls: the stack was empty.
 
     In a backward, torch's stack of modes is empty, but a checkpoint runs its forward again there.
     """

@@ -13,10 +13,11 @@ from torch.utils.hooks import RemovableHandle
 from ..torch_table.private import levels_of, node_number, number_of
 
 LEAF = "torch::autograd::AccumulateGrad"  # the node that adds to the gradient of a leaf
-_MOST_RANGES = 16  # of unseen nodes
+_MOST_SPANS = 16  # of unseen nodes
 
 Span = tuple[int, int]  # the first number of a node, and the number behind the last one
-NextFunctions = tuple[tuple[Any, int], ...]  # to the nodes of the inputs, or None, and the numbers of their results
+# For each input of a node: the node that made the input, or None, and the index of the input among the results of that node.
+NextFunctions = tuple[tuple[Any, int], ...]
 
 
 class GraphNode(Protocol):
@@ -33,7 +34,7 @@ class GraphNode(Protocol):
 
 
 class Ranges:
-    """Finds nodes of one thread: those that a call made which we saw, and the *unseen* ones, which were made between such calls."""
+    """Finds nodes of one thread: the nodes that a call made which we saw, and the *unseen* nodes, made between two such calls."""
 
     def __init__(self) -> None:
         self.unseen: list[Span] = []
@@ -66,14 +67,16 @@ class Ranges:
         """The unseen nodes behind these values. Each is found once."""
         now = node_number()
         if now != self.seen_up_to:
-            self.unseen = [*self.unseen[1 - _MOST_RANGES :], (self.seen_up_to, now)]
+            self.unseen = [*self.unseen[1 - _MOST_SPANS :], (self.seen_up_to, now)]
             self.seen_up_to = now
         if not self.unseen:
             return []
         nodes = find_within(values, self.unseen)
         if nodes:
             numbers = [number_of(node) for node in nodes]
-            self.unseen = [(a, b) for a, b in self.unseen if not any(a <= number < b for number in numbers)]
+            self.unseen = [
+                (start, end) for start, end in self.unseen if not any(start <= number < end for number in numbers)
+            ]
         return nodes
 
 

@@ -18,9 +18,12 @@ PATCHES: list[Patch] = []
 
 
 class Patch:
-    """An attribute that we replace, by its dotted name; or an entry that we add to a list: is_there() says whether the list has it.
+    """An attribute that we replace, or an entry that we add to a list.
 
-    why: what needs it. until: when the replacement ends.
+    name: the dotted name of the attribute, or the list and the entry.
+    why: what needs the change.
+    until: when the change ends.
+    is_there: for an entry, is_there() says whether the list has it; None for an attribute.
     """
 
     def __init__(self, name: str, why: str, until: str, is_there: Callable[[], bool] | None = None) -> None:
@@ -138,7 +141,7 @@ def _awaits(module: str) -> Callable[[], bool]:
 
 
 def table() -> str:
-    """The rows as docs/override.md lists them: names with the same reason together, below the end that they share."""
+    """The patches as docs/override.md lists them: grouped by their end, and within a group by their reason."""
     names_by_end: dict[str, dict[str, list[str]]] = {}
     for patch in PATCHES:
         names_by_end.setdefault(patch.until, {}).setdefault(patch.why, []).append(f"`{patch.name}`")

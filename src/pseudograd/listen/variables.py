@@ -24,11 +24,11 @@ _OF_MODULES = ("_parameters", "_buffers", "_modules")  # not searched: parameter
 _NOT_LOOKED_INTO = (*_PLAIN, torch.Tensor, Optimizer, type, types.ModuleType, types.FunctionType, types.MethodType)
 # Before Python 3.13 a frame has one dictionary of its variables, its *snapshot*. We change it when we read `f_locals`. The program may hold
 # it if it calls one of these functions.
-_READ_LOCALS = frozenset(("locals", "vars", "eval", "exec", "dir"))
-_ATTRIBUTES = frozenset(("f_locals", "getargvalues"))  # of a frame, and of `inspect`
+_FUNCTIONS_THAT_READ_LOCALS = frozenset(("locals", "vars", "eval", "exec", "dir"))
+_ATTRIBUTES_THAT_READ_LOCALS = frozenset(("f_locals", "getargvalues"))  # of a frame, and of `inspect`
 _HAS_SNAPSHOTS = sys.version_info < (3, 13)
 _IS_HEAP_TYPE = 1 << 9  # of the flags of a class
-_ALONE = 3  # references to a snapshot: of the frame, of a name, and of the argument of `getrefcount`
+_OWN_REFERENCES = 3  # references to a snapshot: of the frame, of a name, and of the argument of `getrefcount`
 
 Names = dict[int, str]
 
@@ -58,7 +58,9 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
         return {}
     variables = frame.f_locals
     copy = dict(variables)
-    if _HAS_SNAPSHOTS and sys.getrefcount(variables) == _ALONE:  # only the frame and we hold it; a debugger may, too
+    if (
+        _HAS_SNAPSHOTS and sys.getrefcount(variables) == _OWN_REFERENCES
+    ):  # only the frame and we hold it; a debugger may, too
         for name in (*code.co_varnames, *code.co_cellvars, *code.co_freevars):
             variables.pop(name, None)
     return copy
@@ -66,18 +68,21 @@ def _variables_of(frame: FrameType) -> dict[str, Any]:
 
 def _reads_locals(code: CodeType) -> bool:
     """May this code hold the snapshot of its frame?"""
-    if not _ATTRIBUTES.isdisjoint(code.co_names):
+    if not _ATTRIBUTES_THAT_READ_LOCALS.isdisjoint(code.co_names):
         return True
-    if _READ_LOCALS.isdisjoint(code.co_names):  # attributes are among these
+    if _FUNCTIONS_THAT_READ_LOCALS.isdisjoint(code.co_names):  # attributes are among these
         return False
-    return any(step.opname == "LOAD_GLOBAL" and step.argval in _READ_LOCALS for step in dis.get_instructions(code))
+    return any(
+        step.opname == "LOAD_GLOBAL" and step.argval in _FUNCTIONS_THAT_READ_LOCALS
+        for step in dis.get_instructions(code)
+    )
 
 
 class _Search:
-    """names: the names that were found, by the id of the object."""
+    """A search for the names of the objects with the wanted ids."""
 
     def __init__(self, wanted: Collection[int]) -> None:
-        self.names: Names = {}
+        self.names: Names = {}  # the names that were found, by the id of the object
         self._wanted = wanted
         self._seen: set[int] = set()  # the ids of objects that were looked into
         self._objects = 0
@@ -87,7 +92,7 @@ class _Search:
         return len(self.names) == len(self._wanted) or self._objects >= _MOST_OBJECTS
 
     def look_into(self, parts: Iterable[tuple[str, object]], name: str = "", steps: int = 0) -> None:
-        """steps: from a variable to the object that has these parts."""
+        """Search the parts of an object. name: of the object. steps: how many lead from a variable to the object."""
         for key, value in parts:
             if self.has_ended:
                 return
@@ -133,12 +138,12 @@ def _parts_of(value: Any) -> list[tuple[str, object]]:
 
 
 def _slots_of(value: object) -> list[tuple[str, object]]:
-    if not type(value).__flags__ & _IS_HEAP_TYPE:  # of C: no program has named its members
+    if not type(value).__flags__ & _IS_HEAP_TYPE:  # a class of C: no program has named its members
         return []
     parts = []
     for key, slot in (item for kind in type(value).__mro__ for item in kind.__dict__.items()):
         if type(slot) is types.MemberDescriptorType:
-            with contextlib.suppress(AttributeError):  # not set
+            with contextlib.suppress(AttributeError):  # the slot is empty
                 parts.append((f".{key}", slot.__get__(value)))
     return parts
 

@@ -19,13 +19,13 @@ from ..records import Finding
 
 @dataclass(frozen=True)
 class Output:
-    """The values of `--output-format`, `--output-file` and `--write-baseline`; known: the baseline; program: the script or module."""
+    """How and where a command writes its findings."""
 
-    program: str
-    format: str = "text"
-    file: Path | None = None
-    known: Counter[Key] | None = None
-    new_baseline_file: Path | None = None
+    program: str  # the script or module
+    format: str = "text"  # the value of `--output-format`
+    file: Path | None = None  # the value of `--output-file`
+    known: Counter[Key] | None = None  # the findings of the baseline
+    new_baseline_file: Path | None = None  # the value of `--write-baseline`
     chosen: Chosen = NO_CHOICE
 
     def is_known(self, number: str, where: str, expression: str) -> bool:

@@ -17,10 +17,15 @@ from ..judge.starving import ZEROED
 from ..records import Finding, Report
 
 _WIDTH = 110
+_HEAD_WIDTH, _HEAD_LINES = 80, 12  # of the short report
+_MOST_OF_SUBJECT, _MOST_OF_SENTENCE = (
+    160,
+    240,
+)  # characters of an expression, and of evidence or code, in the short report
 _URGENCY = {"nonfinite": 0, "starved": 1, "unused": 2, "guard": 4}  # the smallest comes first; all other codes have 3
-_ROWS_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
+_LINES_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 _fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
-_ROW = "    {:>20} {:>24} {:>8}  {}"
+_CHANGE = "    {:>20} {:>24} {:>8}  {}"
 
 
 def text(report: Report) -> str:
@@ -36,7 +41,7 @@ def text(report: Report) -> str:
     for number, finding in enumerate(findings, 1):
         lines += _finding(number, finding)
     known = getattr(report, "known", ())
-    lines += ["", *_parameters(report), *_usual(report, [*findings, *known]), *_sensitivity(report)]
+    lines += ["", *_parameters(report), *_usual_cuts(report, [*findings, *known]), *_sensitivity(report)]
     if report.muted:
         muted = counted(report.muted, "finding")
         lines.append(f"deliberate: {muted} left out: a comment at the line, ignore or select says so")
@@ -49,7 +54,7 @@ def head(report: Report) -> list[str]:
     """The report in at most twelve lines of 80 columns: does anything learn, which finding comes first, where, and what to do."""
     if not report.backwards:
         return []
-    findings, learns = report.findings, _learning(report)
+    findings, learns = report.findings, _describe_learning(report)
     first = min(findings, key=lambda finding: _URGENCY.get(finding.code, 3), default=None)
     passes = counted(report.backwards, "backward pass", "backward passes")
     left_out = len(getattr(report, "known", ()))
@@ -57,18 +62,20 @@ def head(report: Report) -> list[str]:
     if first is None:
         return _narrow(f"In short: {learns}, and nothing wrong was found in {passes}{known}.")
     where = "" if first.where == "?" else f" at {first.where}"
-    subject = shorten(first.expression, 160, placeholder=" ...")
-    evidence = shorten(first.evidence, 240, placeholder=" ...")
+    subject = shorten(first.expression, _MOST_OF_SUBJECT, placeholder=" ...")
+    evidence = shorten(first.evidence, _MOST_OF_SENTENCE, placeholder=" ...")
     rest = f"All {len(findings):,} findings stand below" if len(findings) > 1 else "More stands below"
     code, _, remark = first.next_step.partition("  # ")
-    step = _narrow(shorten(code, 240, placeholder=" ..."), "    ", 4) + _narrow(remark, "    # ", 2)
+    step = _narrow(shorten(code, _MOST_OF_SENTENCE, placeholder=" ..."), indent="    ", room=4)
+    step += _narrow(remark, indent="    # ", room=2)
     what = f"{first.code}{where}{f', {subject}' if subject else ''}: {evidence}"
     what += "" if what.endswith(" ...") else "."
-    lines = _narrow(f"In short: {learns}. First: {what}", room=10 - _screen_lines(step))
+    lines = _narrow(f"In short: {learns}. First: {what}", room=_HEAD_LINES - 2 - _screen_lines(step))
     return [*lines, "What to do:", *step, f"{rest}{known}."]
 
 
-def _learning(report: Report) -> str:
+def _describe_learning(report: Report) -> str:
+    """A clause about how many parameters learn."""
     total, starved = len(report.parameters), len(report.starved)
     broken, unused = (
         len({name for finding in report.findings if finding.code == code for name in finding.parameters})
@@ -84,16 +91,16 @@ def _learning(report: Report) -> str:
     return f"{says}, and {unused:,} get a gradient that no optimiser uses" if unused else says
 
 
-def _narrow(content: str, indent: str = "", room: int = 12) -> list[str]:
+def _narrow(content: str, indent: str = "", room: int = _HEAD_LINES) -> list[str]:
     """Lines of 80 columns that fill at most `room` lines of a screen. A longer word makes a longer line."""
-    wrap = partial(_fill, content, 80, initial_indent=indent, subsequent_indent=indent, placeholder=" ...")
+    wrap = partial(_fill, content, _HEAD_WIDTH, initial_indent=indent, subsequent_indent=indent, placeholder=" ...")
     tries = (wrap(max_lines=most) for most in range(room, 0, -1))
     return next((lines for lines in tries if _screen_lines(lines) <= room), [])
 
 
 def _screen_lines(lines: Sequence[str]) -> int:
     """The lines that these fill on a screen of 80 columns."""
-    return sum(-(-len(line) // 80) for line in lines)
+    return sum(math.ceil(len(line) / _HEAD_WIDTH) for line in lines)
 
 
 def _finding(number: int, finding: Finding) -> Iterator[str]:
@@ -141,7 +148,7 @@ def _parameters(report: Report) -> Iterator[str]:
         yield f"norms of their gradients: {small} to {large}"
 
 
-def _usual(report: Report, findings: Sequence[Finding]) -> list[str]:
+def _usual_cuts(report: Report, findings: Sequence[Finding]) -> list[str]:
     """The ops that cut without a finding: relus, masks, choices."""
     lines = {finding.where for finding in findings}
     ops: dict[str, list[int]] = {}
@@ -149,13 +156,13 @@ def _usual(report: Report, findings: Sequence[Finding]) -> list[str]:
         if site.cut and site.where not in lines:
             cut, arrived, places = ops.get(site.op, (0, 0, 0))
             ops[site.op] = [cut + site.cut, arrived + site.arrived, places + 1]
-    most = sorted(ops.items(), key=lambda item: -item[1][0])[:_ROWS_SHOWN]
+    most = sorted(ops.items(), key=lambda item: -item[1][0])[:_LINES_SHOWN]
     parts = [f"{op} {percent(cut / arrived)} at {counted(places, 'place')}" for op, (cut, arrived, places) in most]
     return _wrap("cut as usual there, no finding: ", ", ".join(parts), indent=0) if parts else []
 
 
 def _sensitivity(report: Report) -> Iterator[str]:
-    """The share of each family that is convention, and the reasons why some were not measured."""
+    """The share of each family's gradient that is convention, and the reasons why some passes were not measured."""
     parts = [
         f"{family.family} {_size(family.share)} ({_size(family.first)} in the first step, {_size(family.last)} in the last; against "
         f"{family.other})"
@@ -182,32 +189,32 @@ def _what_if(report: Report) -> Iterator[str]:
         yield from (f"    {reason}" for reason in reasons)
     for name in report.untouched:
         yield from ("", f"what if {name}? Nothing changes: no gradient arrived at an op that it is about")
-    before = {row.parameter: row for row in report.whatif.get(AS_IT_IS, ())}
-    for name, rows in report.whatif.items():
-        if rows and name != AS_IT_IS and name not in report.untouched:
+    own = {change.parameter: change for change in report.whatif.get(AS_IT_IS, ())}
+    for name, changes in report.whatif.items():
+        if changes and name != AS_IT_IS and name not in report.untouched:
             yield from ("", f"what if {name}?")
-            yield from _changes(rows, before)
+            yield from _largest_changes(changes, own)
 
 
-def _changes(rows: Sequence[Change], before: dict[str, Change]) -> Iterator[str]:
-    """The parameters that change most."""
+def _largest_changes(changes: Sequence[Change], own: dict[str, Change]) -> Iterator[str]:
+    """Lines about the parameters that change most. own: the gradients of the program itself, by parameter."""
 
-    def change(row: Change) -> float:
-        old = before[row.parameter]
-        return abs(row.norm - old.norm) / (row.norm + old.norm or 1)
+    def relative_change(new: Change) -> float:
+        old = own[new.parameter]
+        return abs(new.norm - old.norm) / (new.norm + old.norm or 1)
 
-    changed = [row for row in rows if (row.zero, row.norm) != (before[row.parameter].zero, before[row.parameter].norm)]
-    changed.sort(key=change, reverse=True)
+    changed = [new for new in changes if (new.zero, new.norm) != (own[new.parameter].zero, own[new.parameter].norm)]
+    changed.sort(key=relative_change, reverse=True)
     if changed:
-        yield _ROW.format("zeros", "norm", "cosine", "parameter")
-    for row in changed[:_ROWS_SHOWN]:
-        old = before[row.parameter]
-        zeros, norms = f"{percent(old.zero)} -> {percent(row.zero)}", f"{old.norm:.5g} -> {row.norm:.5g}"
-        yield _ROW.format(zeros, norms, f"{row.cosine:.3f}", row.parameter)
-    if len(changed) > _ROWS_SHOWN:
-        yield f"    and {counted(len(changed) - _ROWS_SHOWN, 'parameter')} that change less"
-    if len(rows) > len(changed):
-        yield f"    the gradient of {counted(len(rows) - len(changed), 'parameter')} stays as it is"
+        yield _CHANGE.format("zeros", "norm", "cosine", "parameter")
+    for new in changed[:_LINES_SHOWN]:
+        old = own[new.parameter]
+        zeros, norms = f"{percent(old.zero)} -> {percent(new.zero)}", f"{old.norm:.5g} -> {new.norm:.5g}"
+        yield _CHANGE.format(zeros, norms, f"{new.cosine:.3f}", new.parameter)
+    if len(changed) > _LINES_SHOWN:
+        yield f"    and {counted(len(changed) - _LINES_SHOWN, 'parameter')} that change less"
+    if len(changes) > len(changed):
+        yield f"    the gradient of {counted(len(changes) - len(changed), 'parameter')} stays as it is"
 
 
 def _wrap(label: str, content: str, indent: int = 4) -> list[str]:

@@ -29,7 +29,7 @@ from .signals import handle_signals, hold_signals
 _PATIENCE = 15.0  # seconds that a program has to end after SIGTERM
 _SECONDS_TO_CLEAN_UP = 2.0  # for a program whose command was stopped
 _SECONDS_BETWEEN_LOOKS = 0.05
-# Both names are that of the file that stays: what traces the program, such as coverage, reads the lines when the folder is gone.
+# The code and `__file__` name a file that stays: a tracer, such as coverage, reads its lines when the folder of the run is gone.
 _RUN_FILE = """\
 with open({0!r}, encoding="utf-8") as file:
     exec(compile(file.read(), {0!r}, "exec"))
@@ -70,10 +70,10 @@ class Enough(SystemExit):
 
 @dataclass(frozen=True)
 class Part:
-    """What one process of the program has reported. rank: in its distributed job, if there is one."""
+    """What one process of the program has reported."""
 
     process: int
-    rank: int | None
+    rank: int | None  # in the distributed job of the process; None without a job
     is_main: bool
     content: Any = None
 
@@ -83,12 +83,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Run:
-    """unseen: processes that had something to report, but ended before they wrote it. errors: ours, not those of the program."""
+    """One run of a program for a command."""
 
     status: int
     parts: tuple[Part, ...]
-    unseen: tuple[Part, ...] = ()
-    errors: tuple[str, ...] = ()
+    unseen: tuple[Part, ...] = ()  # processes that had something to report, but ended before they wrote it
+    errors: tuple[str, ...] = ()  # errors of ours, not of the program
     stdout: bytes = b""
     stderr: bytes = b""
 
@@ -114,7 +114,9 @@ def run(
 ) -> Run:
     """Run the command with the job in each of its python processes.
 
-    is_quiet: what the program prints is returned, not shown. environment: further variables. seconds: after these it gets SIGTERM.
+    is_quiet: what the program prints is returned, not shown.
+    environment: further variables.
+    seconds: the time after which the program gets SIGTERM.
     """
     with _followed(job, {**os.environ, **(environment or {})}) as (folder, environment):
         status, stdout, stderr = _process(command, environment, stdin, is_quiet, seconds)
