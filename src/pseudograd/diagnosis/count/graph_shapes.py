@@ -35,6 +35,7 @@ _SCALES = frozenset(f"{_SHAPES} Mul Div Neg".split())
 _STEEP = frozenset(["Exp", "Exp2", "Expm1", "Sinh", "Cosh", "Tan", "Reciprocal", "Rsqrt"])
 _POLES = ("Log", "Log2", "Log10", "Sqrt", "Rsqrt", "Reciprocal")
 NEAR_A_POLE = 0.1  # a lower bound; the slope of a logarithm is 10 there
+_DISTANCES = ("Abs", "Cdist", "EuclideanDist", "LinalgVectorNorm", "Norm", "Sqrt")
 _CALM_POWER = 2  # the slope of a square is that of the usual loss
 _NODES_LOOKED_AT = 24  # on each side of a choice
 _MOST_SCALED = 8
@@ -228,6 +229,18 @@ def steep_op_behind(clamp: GraphNode) -> str:
     """The op whose result, perhaps scaled, enters a clamp, if the slope of this op grows without end; "" if there is none."""
     op = next((op_of(node) for node in _scaling_chain(_inputs(clamp)[0]) if _is_steep(node)), "")
     return op[:1].lower() + op[1:]
+
+
+def is_window(clamp: GraphNode) -> bool:
+    """Are only sums and scales between it and a distance that it clamps, as in `(1 - x.abs() / width).clamp(min=0)`?"""
+    queue = _inputs(clamp)[:1]
+    for node in queue:
+        op = "" if node is None else op_of(node)
+        if op in _DISTANCES:
+            return True
+        if node is not None and (op in _SCALES or op in _SUMS) and len(queue) < _NODES_LOOKED_AT:
+            queue += _inputs(node)
+    return False
 
 
 def _is_steep(node: GraphNode) -> bool:

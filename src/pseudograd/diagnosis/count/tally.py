@@ -250,9 +250,9 @@ class Tally:
             has_several_inputs=sum(other is not None for other, _ in node.next_functions) > 1,
         )
         if self.form is not None and self._is_full and self.form.switches[0] == "clamp":
-            from .graph_shapes import steep_op_behind  # not every program has a clamp
+            from .graph_shapes import is_window, steep_op_behind  # not every program has a clamp
 
-            self.note(steep_op=steep_op_behind(node))
+            self.note(steep_op=steep_op_behind(node), is_window=is_window(node))
 
     def _look_behind(
         self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Gradients, arriving: Gradients
