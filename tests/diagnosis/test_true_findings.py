@@ -335,25 +335,31 @@ def test_no_rule_is_advised_at_a_ceiling_of_the_loss(ceiling: Callable[[Tensor],
     assert only(d, "cut").next_step.startswith("None, if it is a ceiling that leaves out the largest terms of the loss")
 
 
-# the slope outside is meant to be 0, but in the last two
+# the slope outside is meant to be 0, but in those of ELSE
 MEANT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a relu": lambda x, w: x.clamp(min=0),
     "a soft threshold": lambda x, w: (x.abs() - 0.3 * w).clamp(min=0),
     "an overlap": lambda x, w: (torch.min(x, w) - torch.max(x - w, 0.2 * w)).clamp(min=0),
     "a window": lambda x, w: (1 - (x - 0.4 * w).abs().sum(-1, keepdim=True) / (0.3 * w)).clamp(0, 1),
     "a round window": lambda x, w: ((0.2 * w - (x - 0.5 * w)[:, None].norm(dim=1)) / 0.2).clamp(0, 1),
+    "an activation": lambda x, w: functional.linear((x * 4).clamp(-1, 1), nn.Parameter(torch.ones(1, 1))),
+    "a gate": lambda x, w: torch.mm(-x * (x * 3 + 0.5).clamp(0, 1), nn.Parameter(torch.ones(1, 1))),
     "a picture": lambda x, w: x.clamp(0, 1),
+    "actions of an actor": lambda x, w: torch.mm(torch.cat([x, x.clamp(0, 1)], 1), nn.Parameter(torch.ones(2, 1))),
     "all outside": lambda x, w: (x * w - 9).clamp(min=0),
 }
 
 
+ELSE = ("a picture", "actions of an actor", "all outside")
+
+
 @pytest.mark.parametrize("meant", MEANT)
 def test_no_rule_is_advised_where_the_slope_outside_is_meant_to_be_0(meant: str) -> None:
-    """Passed by `inward`, the gradients from far outside mislead the training of a relu, and more that of a window."""
+    """Passed by `inward`, the gradients from far outside mislead the training of an activation, and more that of a window."""
     w, x = nn.Parameter(torch.ones(2)), torch.tensor([[-0.5], [0.1], [0.5]])
     d = steps(None, lambda: (MEANT[meant](x * w[:1], w[1:]) * 2 - 3).square().sum(), 2, torch.optim.SGD([w], 1e-4))
     advice = next(finding.next_step for finding in d.findings if finding.code in ("cut", "starved"))
-    assert advice.startswith("None, if the slope outside is meant to be 0") == (meant not in ("a picture", "all outside"))
+    assert advice.startswith("None, if the slope outside is meant to be 0") == (meant not in ELSE)
 
 
 @pytest.mark.parametrize("use_reentrant", [True, False])

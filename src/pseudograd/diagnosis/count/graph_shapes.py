@@ -32,6 +32,7 @@ _CHOICES = ("MinimumBackward0", "MaximumBackward0")
 _STEPS = {"Sub": ("Round", "Floor", "Ceil", "Trunc", "Div"), "Mul": ("Sign", "Sgn")}
 _DIFFERENCES = ("Sub", *LOSSES)
 _SCALES = frozenset(f"{_SHAPES} Mul Div Neg".split())
+_LINEAR = _SCALES | {"Add", "Sub", "Rsub", "Sum", "Mean"}
 _STEEP = frozenset(["Exp", "Exp2", "Expm1", "Sinh", "Cosh", "Tan", "Reciprocal", "Rsqrt"])
 _POLES = ("Log", "Log2", "Log10", "Sqrt", "Rsqrt", "Reciprocal")
 NEAR_A_POLE = 0.1  # a lower bound; the slope of a logarithm is 10 there
@@ -233,14 +234,25 @@ def steep_op_behind(clamp: GraphNode) -> str:
 
 def is_window(clamp: GraphNode) -> bool:
     """Are only sums and scales between it and a distance that it clamps, as in `(1 - x.abs() / width).clamp(min=0)`?"""
-    queue = _inputs(clamp)[:1]
+    return any(op_of(node) in _DISTANCES for node in _behind_sums(_inputs(clamp)[:1]))
+
+
+def find_activations(node: GraphNode) -> Iterator[GraphNode]:
+    """The clamps whose results enter a product of matrices with a parameter, perhaps scaled or gated: the activations of a network."""
+    inputs = _inputs(node)
+    factors = [inputs[at] for at in _factors_of(node, inputs) if op_of(node) != "Mul"]
+    if any(nodes.name_of(factor) == nodes.LEAF for start in factors for factor in _scaling_chain(start)[-1:]):
+        yield from (before for before in _behind_sums(factors) if op_of(before) in FLOORS)
+
+
+def _behind_sums(starts: Sequence[GraphNode | None]) -> Iterator[GraphNode]:
+    """These nodes, and those behind them as long as there are only sums and scales."""
+    queue = list(starts)
     for node in queue:
-        op = "" if node is None else op_of(node)
-        if op in _DISTANCES:
-            return True
-        if node is not None and (op in _SCALES or op in _SUMS) and len(queue) < _NODES_LOOKED_AT:
-            queue += _inputs(node)
-    return False
+        if node is not None:
+            yield node
+            if op_of(node) in _LINEAR and len(queue) < _NODES_LOOKED_AT:
+                queue += _inputs(node)
 
 
 def _is_steep(node: GraphNode) -> bool:

@@ -103,6 +103,7 @@ class Facts:
     stops_overflow: bool = field(default=False, repr=False)  # all its bounds only keep x from infinity
     is_before_exp: bool = field(default=False, repr=False)  # an exp reads its result
     is_before_pole: bool = field(default=False, repr=False)  # it keeps what enters a log, a root or a division from 0
+    is_activation: bool = field(default=False, repr=False)  # weights read its result
     is_window: bool = field(default=False, repr=False)  # sums and scales of a distance enter it
     is_ceiling: bool = field(default=False, repr=False)  # it has an upper bound, and no lower one or 0
     # only sums, powers and constant factors are between its result and the loss

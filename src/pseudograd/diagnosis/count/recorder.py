@@ -343,6 +343,15 @@ class Recorder(Subscriber):
             if before is not None:
                 before.note(**{fact: True})
 
+    def _note_activations(self, node: GraphNode) -> None:
+        if "clamps" in vars(self):  # the program called one
+            from .graph_shapes import find_activations
+
+            for clamp in find_activations(node):
+                tally = self.tally_of(clamp)
+                if tally is not None:
+                    tally.note(is_activation=True)
+
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:
         """A node ran, and so did the hooks of the program on it."""
@@ -583,6 +592,7 @@ class Recorder(Subscriber):
                 node.register_hook(self._look_at_sum)
             if is_first:
                 self._note_reads(node, behind)
+                self._note_activations(node)
             if name == nodes.LEAF:
                 leaf = self.leaves.single(upstream)
                 if leaf is not None and not (may_read_later and expect(leaf, node)):

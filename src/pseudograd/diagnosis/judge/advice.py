@@ -56,7 +56,7 @@ _MAY_BE_STEEP = f"{COMPARE}, as what follows may be steep at the bound"
 # What an unchanged clamp may be meant for.
 _GUARDS = "it is a floor or guards the op that follows, such as sqrt, log, exp or a division: there a rule may throw the parameters far off"
 _LEAVES_OUT = "it is a ceiling that leaves out the largest terms of the loss, such as outliers"
-_ZERO_IS_MEANT = "the slope outside is meant to be 0, as in a relu, a soft threshold, an overlap of boxes or a window around a point"
+_ZERO_IS_MEANT = "the slope outside is meant to be 0, as in an activation, a soft threshold, an overlap of boxes or a window around a point"
 _UNSEEN = "the clip is meant: nobody saw here whether what is cut would lead back inside"
 _AROUND_THE_STEP = "  # around the training step"
 _AS_IT_WILL_BE = ", with the line as it is after this edit"
@@ -114,7 +114,7 @@ def _advise_clamp(site: Site, evidence: Evidence) -> str:
     passes = "" if share is None else f"passes {percent(share)} of what is cut"
     is_ceiling = site.is_ceiling and site.is_addend and bool(site.above and not site.below)
     # Where nothing passes, a rule makes nothing worse.
-    is_meant = (site.has_only_lower_bound or site.is_window) and site.cut_share < _ALL
+    is_meant = (site.has_only_lower_bound or site.is_window or site.is_activation) and site.cut_share < _ALL
     if site.may_guard or ((is_ceiling or is_meant or share is None) and site.where != "?"):
         rule = f"rule={DEFAULT_RULE!r}{', maximize=True' if site.direction == ASCENT else ''}{passes and f', which {passes}'}"
         meant = _GUARDS if site.may_guard else _LEAVES_OUT if is_ceiling else _ZERO_IS_MEANT if is_meant else _UNSEEN
