@@ -24,6 +24,8 @@ _CHANGES = (
     (re.compile(r"(Fmin|Fmax)Backward"), (2, 15), "of NaN"),
     (re.compile(r"Atan2Backward"), (2, 10), "at (0, 0)"),
 )
+_UP, _DOWN = "up", "down"
+_FEWEST_MOVES = 2  # more moves along the gradient than against it, or the other way round
 _QUANTILE_NODES = ("Gather", "Sort", "Topk", "Lerp")  # the nodes that quantile makes
 # The functions that may make one of the nodes of `_CHANGES`.
 _MAY_CALL_CHANGED = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|similarity", re.IGNORECASE)
@@ -168,7 +170,8 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
         return new, f"{old_fault} under torch {old.torch} and not under torch {new.torch}"
     if new_fault:
         return old, ""
-    is_ascent = any("maximize=True" in event.options for events in old.steps.values() for event in events)
+    directions = _directions(old) | _directions(new)
+    is_ascent = directions == {_UP}
     sign = -1 if is_ascent else 1
     old_levels, new_levels = ([sign * level for level in _loss_levels(run)] for run in (old, new))
     ends = [*zip(old_levels[1:], new_levels[1:], strict=True)]
@@ -189,6 +192,8 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
         other = old if better is new else new
         if not _has_gradient(better) and _has_gradient(other):
             unclear = f"the losses end better under torch {better.torch}, but no parameter gets a gradient there"
+        elif len(directions) > 1:
+            unclear = "some parameters go down the loss, and others up"
         elif _trains_in_turn(old):
             unclear = "several losses are trained in turn"
         elif (levels := new_levels if better is new else old_levels)[2] >= levels[0]:
@@ -198,6 +203,8 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
             )
         elif is_old_better and is_new_better:
             unclear = "the losses cross"
+        elif _is_cut_short(better, other, sign):  # as by a program that stops at nan
+            unclear = f"the program stops earlier under torch {better.torch}, and is not ahead there"
     if unclear:
         advice = "so they do not say which is better: judge by a figure of your own before you pin anything"
         return None, f"{unclear}, {advice}"
@@ -231,16 +238,48 @@ def _loss_levels(run: Recording) -> tuple[float, float, float]:
     return start, end, totals[-1]
 
 
+def _is_cut_short(run: Recording, other: Recording, sign: int) -> bool:
+    """Has the run fewer losses, and no lower loss at its end than the other run in the same pass?"""
+    count = len(run.losses)
+    return 0 < count < len(other.losses) and not _is_lower(
+        sign * sum(run.losses[-1]), sign * sum(other.losses[count - 1])
+    )
+
+
 def _is_lower(a: float, b: float) -> bool:
     """Is loss a lower than loss b, by so much that they are not alike?"""
     return b - a > ALIKE_LOSSES * max(abs(a), abs(b))
 
 
+def _updates(run: Recording) -> list[tuple[int, Event]]:
+    """The steps of optimisers, each with the backward pass that it follows."""
+    return [(step, event) for step, events in run.steps.items() for event in events if event.origin.kind == UPDATE]
+
+
+def _held_shapes(run: Recording) -> set[str]:
+    """The dtypes and shapes of the parameters that optimisers step."""
+    return {tensor.shape for _, event in _updates(run) for tensor in event.tensors}
+
+
+def _directions(run: Recording) -> set[str]:
+    """Do parameters go down the loss or up: by their optimiser, or by hand?"""
+    texts = [re.search(r"maximize=([\w/]+)", event.options) for _, event in _updates(run)]
+    values = {value for text in texts for value in (text[1] if text else "False").split("/")}
+    held, moves = _held_shapes(run), run.raw.get("moves", {})
+    by_hand = [count for shape, count in moves.items() if shape not in held and abs(count) >= _FEWEST_MOVES]
+    return {_UP if value == "True" else _DOWN for value in values} | {_UP if count > 0 else _DOWN for count in by_hand}
+
+
 def _trains_in_turn(run: Recording) -> bool:
-    """Do different optimisers step after different backward passes, as in an adversarial training?"""
+    """Do different optimisers step after different backward passes, as in an adversarial training, or are some passes for no parameter that
+    an optimiser steps, as those of an attack?
+    """
     steps: dict[object, set[int]] = {}
-    for step, events in run.steps.items():
-        for event in events:
-            if event.origin.kind == UPDATE:
-                steps.setdefault((event.origin, *(tensor.shape for tensor in event.tensors)), set()).add(step)
-    return any(a.isdisjoint(b) for a, b in itertools.combinations(steps.values(), 2))
+    for step, event in _updates(run):
+        steps.setdefault((event.origin, *(tensor.shape for tensor in event.tensors)), set()).add(step)
+    # A backward that makes a graph computes a part of a loss.
+    passes = [step for step in run.steps if step <= len(run.losses) and step not in run.raw.get("graph_steps", ())]
+    held = _held_shapes(run)
+    leaves = [{leaf.shape for leaf in leaves_of(run, step)} for step in passes]
+    has_others = {bool(shapes) and frozenset(shapes - held) for shapes in leaves} if held else set()
+    return len(has_others) > 1 or any(a.isdisjoint(b) for a, b in itertools.combinations(steps.values(), 2))

@@ -44,6 +44,10 @@ _VIEW_FUNCTIONS = {*_VIEWS.split(), "requires_grad_", "data"}
 _UNWRITTEN_FUNCTIONS = {*_UNWRITTEN.split()}
 # A program may call these after its last step, to keep a result.
 _COPYING_FUNCTIONS = {*_VIEWS.split(), *_COPIES.split()}
+_SAMPLE = 1000  # entries of a leaf, from which its move is judged
+_ALIGNED = (
+    0.3  # the cosine between a move and a gradient from which on the move follows it, as a sign of the gradient does
+)
 ATTACHED = "pseudograd upgrade"  # the key of a node's metadata that says: it has a hook
 Arguments = tuple[object, ...]
 Settings = Mapping[str, Any]
@@ -80,6 +84,13 @@ class Recorder(Subscriber):
         self._digest_count = 0  # of these events
         self._depth = 0  # of backwards that run inside each other
         self.full_step: int | None = None  # the first step with events that no digest was taken of
+        self.graph_steps: set[int] = set()  # steps whose backward makes a graph, as that of a gradient penalty
+        # By dtype and shape: how often a leaf moved along its gradient, up the loss, minus how often against it.
+        self.moves: dict[str, int] = {}
+        self._leaves: list[Tensor] = []  # those that the present backward reaches
+        self._last_leaves: dict[
+            tuple[str, int], tuple[Tensor, Tensor]
+        ] = {}  # samples of value and gradient in the last step
 
     def _origin(self, kind: str, op: str, location: frames.Location) -> Origin:
         origin = self._origins.get((kind, op, location))
@@ -97,8 +108,7 @@ class Recorder(Subscriber):
                 self.full_step = self.full_step or self.step
             elif digests.is_readable(value):
                 self._digest_count += 1
-                shape = f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-                tensors.append((shape, digests.digest(value)))
+                tensors.append((_describe_shape(value), digests.digest(value)))
         if tensors:
             self._events.append((origin, options, tensors))
 
@@ -157,6 +167,8 @@ class Recorder(Subscriber):
     @harmless("the gradients at a node")
     def _after_node(self, origin: Origin, leaving: Sequence[object], arriving: Sequence[object]) -> None:
         if self.is_on and not unheard.depth:
+            if torch.is_grad_enabled():
+                self.graph_steps.add(self.step)
             with quietly():
                 self._add(origin, (*arriving, *leaving))
 
@@ -194,11 +206,39 @@ class Recorder(Subscriber):
                 self.losses.append([float(loss.double().sum()) for loss in roots if digests.is_readable(loss)])
             if self.is_on:
                 reachable = nodes.reachable_from(roots)
+                if self._depth == 1:
+                    self._leaves = [node.variable for node in reachable if nodes.name_of(node) == LEAF_NODE]
+                    self._note_moves()
                 self._attach_all(reachable, frames.NOWHERE)
                 for node in reachable:
                     if nodes.name_of(node) == LEAF_NODE and ATTACHED not in node.metadata:
                         node.metadata[ATTACHED] = True
                         node.register_prehook(self._before_leaf)
+
+    def _sample_leaves(self, gets_gradient: bool) -> dict[tuple[str, int], Tensor]:
+        """A sample of each leaf, or of its gradient, by dtype, shape and number among those of that shape."""
+        counts: dict[str, int] = {}
+        samples = {}
+        for leaf in self._leaves:
+            shape = _describe_shape(leaf)
+            counts[shape] = counts.get(shape, 0) + 1
+            value = leaf.grad if gets_gradient else leaf
+            if value is not None and digests.is_readable(value) and value.is_floating_point():
+                samples[shape, counts[shape]] = value.detach().reshape(-1)[:_SAMPLE].double()
+        return samples
+
+    def _note_moves(self) -> None:
+        """Note which leaves moved since the last step, along their gradient or against it."""
+        for key, value in self._sample_leaves(gets_gradient=False).items():
+            last, gradient = self._last_leaves.get(key, (value, value))
+            cosine = float(torch.cosine_similarity(value - last, gradient, 0))
+            if abs(cosine) > _ALIGNED:
+                self.moves[key[0]] = self.moves.get(key[0], 0) + (1 if cosine > 0 else -1)
+
+    def _keep_leaves(self) -> None:
+        values, gradients = (self._sample_leaves(gets_gradient) for gets_gradient in (False, True))
+        self._last_leaves = {key: (values[key].clone(), gradients[key].clone()) for key in values.keys() & gradients}
+        self._leaves = []
 
     def _end_backward(self, listener: Listener | None, result: object) -> None:
         if listener is not None:
@@ -215,6 +255,9 @@ class Recorder(Subscriber):
             if self.is_on:
                 with quietly():
                     self._fetch_events()
+                    self._keep_leaves()
+            else:
+                self._last_leaves = {}
             self.step += 1
             self.is_on = self.schedule.has(self.step)
             self._ranges.start_afresh()
@@ -225,7 +268,8 @@ class Recorder(Subscriber):
                 self._fetch_events()
         head = {"torch": torch.__version__, "errors": self.noted.lines}
         gaps = {"is_ended": self.is_ended, "has_unheard": self.has_unheard, "full_step": self.full_step}
-        return {**head, "steps": self.steps, "losses": self.losses, **gaps}
+        ways = {"graph_steps": sorted(self.graph_steps), "moves": self.moves}
+        return {**head, "steps": self.steps, "losses": self.losses, **gaps, **ways}
 
 
 class CallListener(Listener):
@@ -275,6 +319,10 @@ def _result_tensors(result: object) -> list[Tensor]:
 def function_name(function: object) -> str:
     name = getattr(function, "__name__", None) or str(function)
     return str(function.__self__.__name__) if name == "__get__" and hasattr(function, "__self__") else name
+
+
+def _describe_shape(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def _is_plain(value: object) -> bool:

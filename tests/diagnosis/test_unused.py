@@ -157,6 +157,15 @@ net.requires_grad_(False)
 paste(mend, net=net, optimizer=optimizer)
 return steps(None, lambda: error(lambda x: head(net(x))), 4, optimizer, beside.step)
 
+# a new head under a frozen net; optimizer.step()
+net = mlp()
+optimizer = sgd(net)
+net.requires_grad_(False)
+net[4] = nn.Linear(8, 3)
+assert not mend or "get_parameter('4.weight')" in mend
+paste(mend, net=net, optimizer=optimizer)
+return steps(None, lambda: error(net), 4, optimizer)
+
 # in a closure; optimizer = torch.optim.LBFGS
 net, scale = mlp(), nn.Parameter(torch.ones(()))
 optimizer = torch.optim.LBFGS([*net.parameters(), *([scale] if mend else [])], max_iter=2)

@@ -41,6 +41,9 @@ def advice(old: tuple[float, ...], new: tuple[float, ...], origin: int = GELU_GR
         # An attack that ascends by hand, and under torch 2.15 does not begin.
         ((1.0, 1.5), (1.0, 1.0), f"the loss does not fall under torch 2.15.0, where it ends better, {FIGURE}"),
         ((9.0,) * 5 + (0.1, 0.1, 0.9), (9.0,) * 5 + (0.8, 0.8, 0.8), f"the losses cross, {FIGURE}"),
+        # A program that stops at nan, before a part of the data that is harder; and one that stops at its goal.
+        ((1.0, 0.5), (1.0, 0.5, 0.8), f"the program stops earlier under torch 2.13.0, and is not ahead there, {FIGURE}"),
+        ((1.0, 0.1), (1.0, 0.5, 0.4), OLD_PIN),
     ],
 )  # fmt: skip
 def test_the_losses_decide_which_pin_is_advised(old: tuple[float, ...], new: tuple[float, ...], reason: str) -> None:
@@ -117,6 +120,28 @@ def test_losses_that_are_trained_in_turn_do_not_say_which_is_better(second: int,
         "the loss ends lower under torch 2.15.0: keep its convention",
     )
     assert text == (several if are_several else lower)
+
+
+@pytest.mark.parametrize(
+    ("options", "moves", "makes_graph", "reason"),
+    [
+        ("maximize=False/True", {}, False, "some parameters go down the loss, and others up, "),
+        ("maximize=False", {"float32 [1]": 3}, False, "some parameters go down the loss, and others up, "),
+        ("maximize=True", {"float32 [1]": 3}, True, "the loss does not rise under"),
+        ("maximize=False", {"float32 [1]": 1, "float32 [4]": 3}, False, "several losses are trained in turn, "),
+        ("maximize=False", {}, True, "the loss ends lower"),
+    ],
+)
+def test_a_loss_that_some_parameters_ascend_does_not_say_which_is_better(
+    options: str, moves: dict[str, int], makes_graph: bool, reason: str
+) -> None:
+    """The second backward pass is that of an attack, which gives no parameter a gradient; or of a gradient penalty."""
+
+    def record(last: float) -> Recording:
+        first = run((LEAF, 1.0), (SGD, 1.0, options), losses=(1.0, last), moves=moves, graph_steps=[2] * makes_graph)
+        return replace(first, steps=first.steps | run((GELU_GRAD, 1.0), step=2).steps)
+
+    assert steps(record(0.9), record(0.5))[0].startswith(reason)
 
 
 def test_of_a_line_in_a_package_all_lines_of_the_program_that_lead_there_are_named() -> None:

@@ -42,6 +42,21 @@ def _train() -> None:
         optimiser.step()
 
 
+@pytest.mark.parametrize("uses_sign", [False, True])
+def test_leaves_that_a_program_moves_by_hand_go_down_the_loss_or_up(uses_sign: bool) -> None:
+    def train() -> None:
+        theta, multiplier = (torch.full((n,), 0.5, requires_grad=True) for n in (4, 1))
+        for _ in range(4):
+            ((theta - 2).pow(2).sum() + multiplier * (theta.sum() - 1)).backward()
+            for leaf, rate in ((theta, -0.02), (multiplier, 0.05)):
+                leaf.data += rate * (leaf.grad.sign() if uses_sign else leaf.grad)
+                leaf.grad = None
+
+    content = _record(Recorder(Schedule()), train)
+    assert (content["moves"], content["graph_steps"]) == ({"float32 [4]": -3, "float32 [1]": 3}, [])
+    assert _record(Recorder(Schedule(first=0)), train)["moves"] == {}
+
+
 def test_a_recorder_has_every_call_node_leaf_and_update_of_its_steps() -> None:
     content = _record(Recorder(Schedule()), _train)
     steps = {step: [event.origin.op for event in events] for step, events in content["steps"].items()}

@@ -34,8 +34,8 @@ _ANOTHER_MODULE = "the optimiser holds those of another module, as of a copy, an
 
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
-    yield from _frozen_optimisers(evidence)
     unheld = evidence.recorder.optimisers.unheld
+    yield from _frozen_optimisers(evidence, None if unheld is None else _Judge(evidence, unheld))
     if unheld is None:
         return
     leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) and not evidence.deliberate.parameter(leaf.name)]
@@ -335,17 +335,23 @@ def _are_alike(old: Leaf, new: Leaf, are_of_a_net: bool) -> bool:
 # --- optimisers that step nothing -------------------------------------------------------------------------------------
 
 
-def _frozen_optimisers(evidence: Evidence) -> Iterator[Finding]:
+def _frozen_optimisers(evidence: Evidence, judge: _Judge | None) -> Iterator[Finding]:
+    left_out = {} if judge is None else judge.nets(judge.left_out)
     for optimiser in evidence.recorder.optimisers.all:
         call, count = optimiser.location.call, optimiser.parameters
         if call is not None and count and 2 <= optimiser.frozen_steps == optimiser.steps:
             name = name_of_optimiser(call.expression)
+            next_step = f'for group in {name}.param_groups: [p.requires_grad_(True) for p in group["params"]]  # before the loop; or no step'
+            if judge is not None and left_out:  # as the new head of a frozen net
+                group = next(iter(left_out.values()))
+                gets = f"{shortened([leaf.name for leaf in group])} got gradients, and no optimiser that stepped holds them"
+                next_step = f"{judge.add_group(group)}  # before the loop: {gets}"
             yield KIND.finding(
                 str(call),
                 call.expression,
                 f"{counted(optimiser.steps, 'step')} of an optimiser whose {counted(count, 'parameter')} require no gradient",
                 "what it holds was frozen after the optimiser was made, so its steps do nothing",
-                f'for group in {name}.param_groups: [p.requires_grad_(True) for p in group["params"]]  # before the loop; or no step',
+                next_step,
                 is_muted=evidence.deliberate.location(optimiser.location),
             )
 
