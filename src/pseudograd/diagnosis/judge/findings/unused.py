@@ -341,7 +341,8 @@ def _frozen_optimisers(evidence: Evidence, judge: _Judge | None) -> Iterator[Fin
         call, count = optimiser.location.call, optimiser.parameters
         if call is not None and count and 2 <= optimiser.frozen_steps == optimiser.steps:
             name = name_of_optimiser(call.expression)
-            next_step = f'for group in {name}.param_groups: [p.requires_grad_(True) for p in group["params"]]  # before the loop; or no step'
+            unfreeze = f'for group in {name}.param_groups: [p.requires_grad_(True) for p in group["params"]]'
+            next_step = f"{unfreeze}  # before the loop; or no step"
             if judge is not None and left_out:  # as the new head of a frozen net
                 group = next(iter(left_out.values()))
                 gets = f"{shortened([leaf.name for leaf in group])} got gradients, and no optimiser that stepped holds them"
