@@ -114,7 +114,9 @@ def test_a_stall_has_its_share_its_cause_and_advice_that_works() -> None:
 
 def test_the_advice_for_a_small_rate_has_the_factor_that_moves_the_weights() -> None:
     d, _ = _train(sgd(1e-9), FULL, steps=30)
-    advice = re.fullmatch(r"Give the optimizer a rate ([\d,]+) times as large\.", only(d, "stalled").next_step)
+    advice = re.fullmatch(
+        r"Give the optimizer a rate ([\d,]+) times as large; compare a training with it\.", only(d, "stalled").next_step
+    )
     times = float(advice[1].replace(",", ""))
     assert codes(_train(sgd(1e-9 * times * 4), FULL, steps=30)[0]) == []
 

@@ -1,6 +1,7 @@
 """A sentence of the report is true where it stands, absent where it would be false, and its advice, pasted, works."""
 
 import contextlib
+import copy
 import itertools
 import json
 import linecache
@@ -500,6 +501,19 @@ def test_a_projection_under_no_grad_is_no_kink_but_the_clamp_of_the_loss_is() ->
                 y = p.clamp(0, 1)
         y.sum().backward()
     assert d.findings[0].code == "kink"
+
+
+def test_a_clamp_at_its_bound_whose_result_is_detached_is_no_kink() -> None:
+    """The divergence of a policy from its own copy, as in the loss of KTO."""
+    net = nn.Linear(8, 3)
+    copied = copy.deepcopy(net).requires_grad_(False)
+
+    def loss() -> Tensor:
+        x = torch.linspace(-1, 1, 32).reshape(4, 8)
+        ratio = net(x) - copied(x)
+        return torch.sigmoid(ratio.mean().clamp(min=0).detach() - ratio).mean()
+
+    assert codes(steps(net, loss, 4)) == []
 
 
 def test_an_op_of_ours_has_no_kink_of_torch() -> None:

@@ -22,6 +22,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             continue
         sites = [site for site in evidence.sites if (site.where, site.expression) == advice.line_of(value)]
         leaf = evidence.leaves.single(value.leaf)
+        if not sites:
+            continue  # no gradient arrives, as at a baseline that is detached
         if any(
             (leaf and site.is_floor_of_loss) or site.is_subtracted or is_cut_behind(site, evidence) for site in sites
         ):

@@ -11,6 +11,7 @@ import torch
 from ....wording import counted, percent, shortened
 from ...count.stalls import ParameterSteps
 from ...records import Finding
+from ..advice import COMPARE
 from .kind import Evidence, Kind
 
 STALLED_SHARE = 0.5  # of the entries of a parameter that have a gradient
@@ -98,7 +99,7 @@ def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: 
     if dtype in (torch.float32, torch.float64):
         larger = "a larger rate" if median is None else f"a rate {1 / max(median, 1e-9):,.0f} times as large"
         group = "these parameters a group of their own with" if others_move else "the optimizer"
-        return f"Give {group} {larger}."
+        return f"Give {group} {larger}{COMPARE}."
     kind = str(dtype).removeprefix("torch.")
     return (
         f"{net}.float()  # before the optimizer is made; then the forward under torch.autocast({device!r}, torch.{kind}). "

@@ -14,6 +14,7 @@ from ...count.leaf import Leaf
 from ...count.names import Owner
 from ...count.unheld import Container, Unheld
 from ...records import Finding
+from ..advice import COMPARE
 from ..statements import (
     Place,
     find_assignment,
@@ -110,7 +111,9 @@ def _report_anew(group: Sequence[Leaf], evidence: Evidence, optimizer: str) -> F
     else:
         made = f"in {passes:,} backward passes: a new one in each, which got its gradient then, and which no optimiser holds"
         cause = "it is made where the loss is computed, so that no step changes the one that the next step uses: it never learns"
-        next_step = f'{optimizer}.add_param_group({{"params": {value}}})  # after it was made once, before the loop'
+        next_step = (
+            f'{optimizer}.add_param_group({{"params": {value}}})  # after it was made once, before the loop{COMPARE}'
+        )
     return KIND.finding(
         *(place or (str(location.call), location.call.expression)),
         f"{counted(len(group), 'parameter')} of shape {shortened(list(shapes), 3)} {made}",
@@ -232,7 +235,7 @@ class _Judge:
             when = "before the loop"
             if any(leaf.since for leaf in group):
                 when = f"once, after the line that makes {'it' if len(group) == 1 else 'them'}"
-            next_step = f"{add}  # {when}; or {instead_of}{self.say_net(group[0], add)}"
+            next_step = f"{add}  # {when}{COMPARE}; or {instead_of}{self.say_net(group[0], add)}"
         if making is not None:
             made_at = f" at {where}" if is_making else ""
             where, expression = making
