@@ -72,18 +72,15 @@ class Formula(NamedTuple):
     The formula reads x and the tensors behind x.
     low, high: the range that the `sides` of the row speak of.
     numbers: as rules.h names them; for most formulas the number in place of an absent tensor.
-    curve: the slope of a step.
-    of_x(x): read in place of x.
-    b_of_x(x): read in place of the second tensor behind x.
     """
 
     name: Literal["loss", "grid", "jump", "jump and back", "surrogate", "room"]
     low: float | None = None
     high: float | None = None
     numbers: tuple[float, ...] = ()
-    curve: Curve | None = None
-    of_x: Callable[[Tensor], Tensor] | None = None
-    b_of_x: Callable[[Tensor], Tensor] | None = None
+    curve: Curve | None = None  # the slope of a step
+    of_x: Callable[[Tensor], Tensor] | None = None  # of_x(x) is read in place of x
+    b_of_x: Callable[[Tensor], Tensor] | None = None  # b_of_x(x) is read in place of the second tensor behind x
 
 
 # --- slopes in a region -----------------------------------------------------------------------------------------------

@@ -62,15 +62,12 @@ class Rule(Record):
         find_range(*inputs behind x): the bounds of x and the pieces, if the row says what x and both bounds get.
         find_formula(*inputs behind x, **parameters): the formula of the C code, if the other fields do not say enough; or None.
         regions: for an op that is no clamp: two numbers, perhaps equal, and the pieces that say what x gets below, between and above.
-    is_long: the formula is element-wise and takes several steps, each of the size of x.
+    is_long: is the formula element-wise, with several steps, each of the size of x?
     colour: in figures; rules of the same name share it.
-    requires: the names of the inputs that must not be None.
-    jumps: the x where the slope jumps, for the given parameters.
     ulps: the largest difference of two computations, in units in the last place: 0 if every device rounds alike, more for exp or tanh.
     cancels: are `ulps` counted in units of grad? True for a slope that crosses 0 as a sum of larger numbers.
     is_from_user: does the rule call a user's function? The user chose the names of the parameters, so pull, reference and jumps get all
         parameters as one mapping, `settings`.
-    author: the name of the user's function, if `register_rule` registered it.
     """
 
     name: str
@@ -85,7 +82,7 @@ class Rule(Record):
     translates: str = ""
     parameters: Mapping[str, Any] = _NO_PARAMETERS
     choices: Mapping[str, tuple[int, ...]] = _NO_PARAMETERS
-    requires: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()  # the names of the inputs that must not be None
     compares: bool = True
     ignores_edge: bool = False
     ulps: int = 0
@@ -98,8 +95,8 @@ class Rule(Record):
     find_formula: Callable[..., Formula | None] | None = None
     is_long: bool = False
     is_from_user: bool = False
-    author: str = ""
-    jumps: Callable[..., tuple[float, ...]] = lambda **_: ()
+    author: str = ""  # the name of the user's function, if `register_rule` registered it
+    jumps: Callable[..., tuple[float, ...]] = lambda **_: ()  # the x where the slope jumps, for these parameters
 
     texts = _NO_TEXTS  # no field: the names and defaults of the parameters, the defaults as text
 
@@ -134,21 +131,14 @@ class Sample(Record):
 
 
 class Picture(Record):
-    """How an op is drawn.
+    """How an op is drawn, for x from low to high."""
 
-    others: the inputs behind x.
-    edges: the x at its bounds.
-    jumps: the x where its values jump.
-    low, high: the range of x.
-    of(x): all inputs, if they are not x followed by `others`.
-    """
-
-    others: tuple[Any, ...] = ()
-    edges: tuple[float, ...] = ()
-    jumps: tuple[float, ...] = ()
+    others: tuple[Any, ...] = ()  # the inputs behind x
+    edges: tuple[float, ...] = ()  # the x at a bound
+    jumps: tuple[float, ...] = ()  # the x where values jump
     low: float = -2.0
     high: float = 2.0
-    of: Callable[[Tensor], tuple[object, ...]] | None = None
+    of: Callable[[Tensor], tuple[object, ...]] | None = None  # of(x): all inputs, if they are not x and `others`
 
 
 BOUNDED = ("x", "min", "max")  # the inputs of a clamp
@@ -200,21 +190,18 @@ class Op(Primitive, kw_only=True):
     """A primitive with a public function.
 
     public: takes the inputs by position, and rule, edge and maximize by name.
-    plain_torch: the same values by torch alone, if `forward` does more.
     has_outside: do the formulas of the rules take y and the bounds, and give the gradient of x outside the range?
-    gradient_to: the input that the gradient of the rule goes to.
-    formula_of: the input whose gradient the formulas of the rules give.
     """
 
     public: Callable[..., Tensor]
     default_rule: str
     samples: tuple[Sample, ...]
-    plain_torch: Callable[..., Tensor] | None = None
+    plain_torch: Callable[..., Tensor] | None = None  # the same values by torch alone, if `forward` does more
     takes_maximize: bool = False
     adapter: Adapter | None = None
     has_outside: bool = False
-    gradient_to: str = "x"
-    formula_of: str = "x"
+    gradient_to: str = "x"  # the input that the gradient of the rule goes to
+    formula_of: str = "x"  # the input whose gradient the formulas of the rules give
     picture: Picture = Picture()
 
 

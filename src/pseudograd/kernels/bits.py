@@ -72,13 +72,12 @@ def save_bits_from(elements: int) -> Iterator[None]:
 class Code:
     """What each code of a call means.
 
-    planes: the number of planes.
     regions: for each plane, a mask of 16 bits: the regions of `Pieces` whose code has the bit of this plane. Empty for the code of `Steps`.
     slopes: for each of x, min and max, the slope of every code; None if nobody asked for the gradient.
     by_sides: is the code made from the sides of a range? Then x counts as inside if x or a bound is NaN.
     """
 
-    planes: int
+    planes: int  # how many
     regions: tuple[int, ...]
     slopes: tuple[tuple[Side, ...] | None, ...]
     by_sides: bool = False

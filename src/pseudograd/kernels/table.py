@@ -44,29 +44,24 @@ class Coded(Record):
 class Prepared(Record):
     """A call whose only tensor is x. Everything that does not depend on x is decided.
 
-    others: the inputs after x.
-    settings: numbers of the rule for x, as an entry of `Coded.settings`.
     With few elements the call saves x:
         forward(x, settings) -> y
         backward(grad, x, settings) -> grad_x; by default the formula computes it.
     With many elements, and if pays(x), the call saves planes as `coded` says:
         encode_in_place(x, settings) -> (planes, order), and x becomes y.
-    passes_grad: does x get grad as it is? Then nothing is saved.
-    takes_only_few_elements: must a call with many elements be left to `engine.run`?
-    takes_any_layout: does forward take x of every layout, as torch's own ops do?
     """
 
     forward: Callable[[Tensor, Tensor | None], Tensor]
     call: Call
-    others: Inputs
-    settings: Tensor | None = None
+    others: Inputs  # the inputs after x
+    settings: Tensor | None = None  # numbers of the rule for x, as an entry of `Coded.settings`
     backward: Callable[[Tensor, Tensor, Tensor | None], Tensor] = _leave_to_formula
     coded: Coded | None = None
     encode_in_place: Callable[[Tensor, Tensor | None], tuple[Tensor, int | None]] = _leave_to_formula
     pays: Callable[[Tensor], bool] = _leave_to_formula
-    passes_grad: bool = False
-    takes_only_few_elements: bool = False
-    takes_any_layout: bool = False
+    passes_grad: bool = False  # does x get grad as it is? Then nothing is saved
+    takes_only_few_elements: bool = False  # must a call with many elements be left to `engine.run`?
+    takes_any_layout: bool = False  # does forward take x of every layout, as torch's own ops do?
 
 
 class PreparedBetween(Record):
@@ -88,7 +83,6 @@ class PreparedBetween(Record):
 class Kernel(Record):
     """Computes the gradients from a residual faster than the formula, and perhaps the residual itself.
 
-    device: the type of the only device that it computes on; "" for any.
     serves(call) -> bool is asked once for each call.
     priority: the kernel with the largest number is asked first; of kernels with equal numbers, the first in the order of names.
     The next four functions get plain tensors, and run only if no mode watches and no second derivative is recorded. To decline a call,
@@ -108,7 +102,7 @@ class Kernel(Record):
     backward: Callable[[Tensor, Saved, Wants, Call], Gradients | None]
     forward: Callable[[Call, Inputs, Wants], tuple[Tensor, Saved] | None] | None = None
     forward_in_place: Callable[[Call, Inputs, Wants], Saved | None] | None = None
-    device: str = ""
+    device: str = ""  # the type of the only device that it computes on; "" for any
     prepare: Callable[[Call, Inputs, torch.dtype], Prepared | None] | None = None
     prepare_between: Callable[[Call, Inputs], PreparedBetween | None] | None = None
     value: Callable[[Call, Inputs], Tensor | None] | None = None
@@ -278,15 +272,9 @@ def prepare_plainly(call: Call, others: Inputs) -> Prepared | None:
         grad = torch.zeros(0)
         if call.pull(grad, (None,) * len(wants), None, wants)[0] is not grad:
             return None
-    return Prepared(
-        forward_of_x(call, others),
-        call,
-        others,
-        passes_grad=passes_grad,
-        # With many elements, a residual may save planes.
-        takes_only_few_elements=bool(_find_entries(call).residuals) and not passes_grad,
-        takes_any_layout=True,
-    )
+    prepared_call = Prepared(forward_of_x(call, others), call, others, passes_grad=passes_grad, takes_any_layout=True)
+    may_save_planes = bool(_find_entries(call).residuals) and not passes_grad  # with many elements
+    return prepared_call.replaced(takes_only_few_elements=may_save_planes)
 
 
 def forward_of_x(call: Call, others: Inputs) -> Callable[[Tensor, Tensor | None], Tensor]:

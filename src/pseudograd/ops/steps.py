@@ -77,14 +77,12 @@ def _slope_by_width(shape: SlopeOf) -> SlopeOf:
 class Surrogate(Record):
     """The slope of a smooth step.
 
-    slope(x, scale, height): the slope at x.
-    shape: the name of its `Curve`.
     unit_area(bandwidth): the scale and height with which the slope has the area 1, as `jumprelu` needs it.
     peak(scale, height): the slope at 0, which is the height of a `Curve`.
     """
 
     slope: SlopeOf
-    shape: Shape
+    shape: Shape  # the name of its `Curve`
     unit_area: Callable[[float], tuple[float, float]] = lambda bandwidth: (bandwidth, 1.0)
     peak: Callable[[float, float], float] = lambda scale, height: height
 

@@ -73,24 +73,16 @@ class CallSite:
 
 @dataclass(frozen=True)
 class Bisection:
-    """The answer of `bisect`.
-
-    outcome: "found", or why nothing was found.
-    passes: does the program pass as it is, and does it pass with the change everywhere?
-    decide: call sites that decide together; each of them is needed.
-    places: all call sites that the change reached.
-    is_alone: with the change at all other sites, does the program behave as it does without a change?
-    stderr: the last lines of a run that fails.
-    """
+    """The answer of `bisect`. passes: does the program pass as it is, and does it pass with the change everywhere?"""
 
     change: str
-    outcome: str
+    outcome: str  # "found", or why nothing was found
     passes: tuple[bool, bool]
-    decide: tuple[CallSite, ...]
-    places: tuple[CallSite, ...]
+    decide: tuple[CallSite, ...]  # call sites that decide together; each of them is needed
+    places: tuple[CallSite, ...]  # all call sites that the change reached
     runs: int
-    is_alone: bool = True
-    stderr: tuple[str, ...] = ()
+    is_alone: bool = True  # with the change at all other sites, does the program behave as it does without a change?
+    stderr: tuple[str, ...] = ()  # the last lines of a run that fails
 
     def _repr_html_(self) -> str:
         return to_html(str(self))

@@ -62,16 +62,11 @@ NO_FAMILY: frozenset[str] = frozenset()
 
 @dataclass(eq=False)
 class Entry:
-    """One entry of a context.
+    """One entry of a context."""
 
-    mode: None if the context replaces nothing.
-    left_to_torch: families for which the pin asks for what torch does.
-    has_ended: has another thread ended it?
-    """
-
-    mode: Entered | None
-    left_to_torch: frozenset[str] = NO_FAMILY
-    has_ended: bool = False
+    mode: Entered | None  # None if the context replaces nothing
+    left_to_torch: frozenset[str] = NO_FAMILY  # families for which the pin asks for what torch does
+    has_ended: bool = False  # has another thread ended it?
 
 
 class _Thread(threading.local):

@@ -26,21 +26,14 @@ from .report import Log, Tallied
 
 
 class KnownCall(NamedTuple):
-    """How to run the calls with one key.
+    """How to run the calls with one key. op, rule: for the report."""
 
-    run(x, *tensors): the result; None for a call that has to be read.
-    op, rule: for the report.
-    has_tensors: is a bound a tensor?
-    has_only_tensors: are all positional arguments tensors?
-    has_zero: is a number 0 or -0, which have the same key?
-    """
-
-    run: Callable[..., Tensor | None]
+    run: Callable[..., Tensor | None]  # run(x, *tensors): the result; None for a call that has to be read
     op: str
     rule: str
-    has_tensors: bool
-    has_only_tensors: bool
-    has_zero: bool
+    has_tensors: bool  # is a bound a tensor?
+    has_only_tensors: bool  # are all positional arguments tensors?
+    has_zero: bool  # is a number 0 or -0, which have the same key?
     tallied: dict[tuple[int, int], Tallied]  # by the line of the program
 
 

@@ -22,17 +22,12 @@ LEFT_BY_FUNCTION = "chosen by the function of the site"  # why torch ran a call:
 
 @dataclass(frozen=True)
 class Calls:
-    """Calls of one op at one line.
-
-    where: the line that calls torch.
-    user_where: the program's own line that led there.
-    expression: the source of the call.
-    """
+    """Calls of one op at one line."""
 
     op: str
-    where: str
-    user_where: str
-    expression: str
+    where: str  # the line that calls torch
+    user_where: str  # the program's own line that led there
+    expression: str  # the source of the call
     calls: int
 
 

@@ -32,8 +32,6 @@ class Pinned(NamedTuple):
 class Family(Record):
     """Functions that one keyword of pin_edge pins.
 
-    at: the kink in words.
-    takes: what a number for the family means; empty if the family takes only names.
     torch, since_2_14: the convention of torch, and its convention since torch 2.14 if that is another.
     jax, tensorflow: the conventions of these frameworks; None if the framework lacks the function, or has an infinite or NaN gradient.
     alike: the conventions of other functions with the same values, as clamp(min=0) for relu.
@@ -41,8 +39,8 @@ class Family(Record):
     """
 
     name: str
-    at: str
-    takes: str = ""
+    at: str  # the kink in words
+    takes: str = ""  # what a number for the family means; empty if the family takes only names
     torch: Convention = OWN
     jax: Convention | None = None
     tensorflow: Convention | None = None
@@ -68,7 +66,6 @@ class Kink(Record):
     arrange: as in Form; None if a pin runs the same primitive as override.
     write(convention, own, *values): the result by other functions of torch, or None if torch has to run the call. own(*tensors) is torch's
         function, with these tensors as its first arguments.
-    example: arguments at the kink.
     nodes: as in Form; empty if the form has them.
     is_noted: does `diagnose` note the calls, because the nodes keep too little?
     pick(node, inputs): for a function with several families, the family of this call and the primitive that stands in; None for a call
@@ -78,7 +75,7 @@ class Kink(Record):
     family: Family
     arrange: Callable[..., Any] | None = None
     write: Callable[..., Any] | None = None
-    example: tuple[Any, ...] = (0.0,)
+    example: tuple[Any, ...] = (0.0,)  # arguments at the kink
     nodes: tuple[str, ...] = ()
     is_noted: bool = False
     pick: Callable[[Any, tuple[Any, ...]], tuple[str, str] | None] | None = None

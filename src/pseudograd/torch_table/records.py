@@ -79,13 +79,9 @@ class Form(Record):
 
     switches: the families of override that change it, and EDGE if pin_edge does. The first one is its own family. If two switches are on,
         the later one counts. A function that hides others has the switches of these functions.
-    takes: its arguments with their defaults, the tensor first.
-    edge_cases: its slopes exactly at a bound.
-    kink: where it has no slope.
 
     owners: the modules and classes that have the function under its names; the variant in place has "_" behind the name.
     overloads: the overloads of aten's function that belong to it.
-    with_inplace: the owners whose function takes the argument `inplace`.
     each: for a function of a list of tensors, the name of the method that does the same to one tensor.
 
     arrange(*values): our primitive that runs in its place, with its inputs; None if torch has to run the call.
@@ -107,10 +103,10 @@ class Form(Record):
     name: str
     other_name: str = ""
     switches: tuple[str, ...] = ()
-    takes: Takes = X
+    takes: Takes = X  # its arguments with their defaults, the tensor first
     owners: tuple[object, ...] = (torch, Tensor, _aten)
     overloads: tuple[str, ...] = ("default",)
-    with_inplace: tuple[object, ...] = ()
+    with_inplace: tuple[object, ...] = ()  # the owners whose function takes the argument `inplace`
     each: str = ""
     arrange: Arrange = lambda *values: None
     aten_arrange: Arrange | None = None
@@ -122,8 +118,8 @@ class Form(Record):
     nodes: tuple[str, ...] = ()
     saved: tuple[str, ...] = ()
     saved_in_place: tuple[str, ...] = ()
-    kink: Kink | None = None
-    edge_cases: tuple[EdgeCase, ...] = ()
+    kink: Kink | None = None  # where it has no slope
+    edge_cases: tuple[EdgeCase, ...] = ()  # its slopes exactly at a bound
 
     @property
     def names(self) -> tuple[str, ...]:
