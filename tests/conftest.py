@@ -160,7 +160,7 @@ def in_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs that a command runs become forks of this process, which saves the import of torch (one or two seconds)."""
     from . import forked  # it imports Dynamo
 
-    monkeypatch.setattr(program, "_process", forked.run)
+    monkeypatch.setattr(program, "_run_process", forked.run)
 
 
 @pytest.fixture
@@ -168,7 +168,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undoes `in_copies` for one test: a command starts a new python for each program."""
     from . import forked
 
-    monkeypatch.setattr(program, "_process", forked.begun)
+    monkeypatch.setattr(program, "_run_process", forked.begun)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from pseudograd_upgrade.routes.question import CPU, ENVIRONMENTS
 
 from .pages.folder import OTHER_NAME
 
-begun = program._process  # in a process of its own
+begun = program._run_process  # in a process of its own
 _compile = torch.compile  # Lightning, where a test imports it, puts another in its place
 _PYTHON = program.command_of("", (), False)[:-1]
 # What may be otherwise than here, where there is no device, and no program that prints a set.
@@ -39,7 +39,7 @@ _MAY_DIFFER = {"PYTHONPATH", "PYTHONHASHSEED", "NVIDIA_TF32_OVERRIDE", *ENVIRONM
 def run(
     command: Sequence[str], environment: dict[str, str], stdin: Any, is_quiet: bool, seconds: float | None = None
 ) -> tuple[int, bytes, bytes]:
-    """As program._process. A program of another python, or with what python or torch reads at its start, is a process of its own."""
+    """As program._run_process. A program of another python, or with what python or torch reads at its start, is a process of its own."""
     others = {name for name, value in {*environment.items()} ^ {*os.environ.items()}} - _MAY_DIFFER
     can_copy = sys.platform.startswith("linux") and not torch.accelerator.is_available()
     if others or seconds or not can_copy or not _is_this_python(command):

@@ -17,28 +17,24 @@ from ..count.norms import Sizes, Steps, widened
 from ..count.sensitivity import Sensitivity
 from ..count.stalls import Stall
 
-# A gradient vanishes if it falls from layer to layer: by DECADES factors of ten in all, by SPREAD factors of ten without the largest fall,
-# and at least STEPS times by STEP factors of ten.
+# A gradient vanishes if it falls from layer to layer, in each of these three ways. Falls are counted in factors of ten.
 # At initialisation ResNets, transformers, U-Nets, LSTMs of six layers and MLPs of ten with relu, tanh or gelu fall by 0.3 to 5 factors of
 # ten, plain convolutions of 16 layers without normalisation by 5 to 7, sigmoids by nearly one for each layer: 7 with eight, 9 with ten.
-DECADES = 6.0
-SPREAD = 5.0
-STEPS = 4
+DECADES = 6.0  # the least fall in all
+SPREAD = 5.0  # the least fall without the largest fall between two layers
+STEPS = 4  # the least number of falls by STEP or more
 STEP = 0.3
 
 
 @dataclass(frozen=True)
 class Norm:
-    """The norm of the gradient of one parameter, as the root mean square over the backward passes that brought a gradient.
-
-    share: the norm as a share of the largest norm. weight: the norm of the parameter itself at the time of the report; NaN if it is gone.
-    """
+    """The norm of the gradient of one parameter."""
 
     parameter: str
-    norm: float
-    share: float
-    weight: float
-    passes: int
+    norm: float  # the root mean square over the backward passes that brought a gradient
+    share: float  # the norm as a share of the largest norm
+    weight: float  # the norm of the parameter itself at the time of the report; NaN if the parameter is gone
+    passes: int  # the number of backward passes that brought a gradient
 
 
 def _measured_leaves(leaves: Iterable[Leaf]) -> list[tuple[Leaf, Sizes]]:
@@ -52,12 +48,12 @@ def norms_of(leaves: Iterable[Leaf]) -> list[Norm]:
     norms = [(leaf, sizes.mean, sizes.count) for leaf, sizes in _measured_leaves(leaves)]
     largest = max((norm for _, norm, _ in norms if math.isfinite(norm)), default=0.0)
     return [
-        Norm(leaf.name, norm, norm / largest if largest else 0.0, _weight(leaf.tensor()), count)
+        Norm(leaf.name, norm, norm / largest if largest else 0.0, _norm_of_weight(leaf.tensor()), count)
         for leaf, norm, count in norms
     ]
 
 
-def _weight(tensor: Tensor | None) -> float:
+def _norm_of_weight(tensor: Tensor | None) -> float:
     """The norm of the shard in this process. A norm of the whole sharded parameter would have to wait for the other ranks."""
     if tensor is None:
         return math.nan
@@ -97,30 +93,26 @@ def find_fall(layers: Sequence[tuple[str, float]]) -> Fall | None:
 
 @dataclass(frozen=True)
 class History:
-    """Measurements of the gradient of one parameter, each by the number of the backward pass, with at most 66 points.
-
-    norm: its norm. zero: the share of its entries that are 0. sensitivity: the share that is convention, for the family with the largest
-    share; empty if it was not measured. stalled: the share of entries with a gradient that did not move in the next step.
-    """
+    """Measurements of the gradient of one parameter, each by the number of the backward pass, with at most 66 points."""
 
     parameter: str
     norm: Steps
-    zero: Steps
-    sensitivity: Steps
-    stalled: Steps
+    zero: Steps  # the share of entries that are 0
+    sensitivity: Steps  # the share that is convention, for the family with the largest share; empty if not measured
+    stalled: Steps  # the share of entries with a gradient that did not move in the next step
 
 
 def histories(leaves: Iterable[Leaf], sensitivity: Iterable[Sensitivity], stalls: Iterable[Stall]) -> list[History]:
     """The history of each parameter, in the order in which gradients came."""
     shares: dict[str, dict[int, float]] = {}
-    for row in sensitivity:
-        if row.where is None and row.parameter is not None:
-            largest = shares.setdefault(row.parameter, {})
-            largest.update((step, max(share, largest.get(step, 0.0))) for step, share in row.steps)
+    for record in sensitivity:
+        if record.where is None and record.parameter is not None:
+            largest = shares.setdefault(record.parameter, {})
+            largest.update((step, max(share, largest.get(step, 0.0))) for step, share in record.steps)
     stalled = {stall.parameter: stall.by_step for stall in stalls}
-    rows = [(leaf.name, sizes) for leaf, sizes in _measured_leaves(leaves)]
     by_step = {name: tuple(sorted(steps.items())) for name, steps in shares.items()}
-    return [
-        History(name, sizes.norm_by_step, sizes.zeros, by_step.get(name, ()), stalled.get(name, ()))
-        for name, sizes in rows
-    ]
+    records = []
+    for leaf, sizes in _measured_leaves(leaves):
+        shares_and_stalls = by_step.get(leaf.name, ()), stalled.get(leaf.name, ())
+        records.append(History(leaf.name, sizes.norm_by_step, sizes.zeros, *shares_and_stalls))
+    return records

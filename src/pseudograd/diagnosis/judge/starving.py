@@ -3,7 +3,7 @@
 A parameter starves if it got no gradient, and it belongs to the given model or an optimiser stepped it. If an optimiser steps only other
 parameters, this parameter belongs to a target or teacher net: a line of `d.calm` says so, and there is no finding.
 
-In this file `bit` is the number of a leaf, and `mask` is 1 << bit, the set with this leaf alone.
+In this file `bit` is the index of a leaf, and `mask` is 1 << bit, the set with this leaf alone.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def run(
     seconds: the time after which the program gets SIGTERM.
     """
     with _followed(job, {**os.environ, **(environment or {})}) as (folder, environment):
-        status, stdout, stderr = _process(command, environment, stdin, is_quiet, seconds)
+        status, stdout, stderr = _run_process(command, environment, stdin, is_quiet, seconds)
         parts = [Part(**pickle.loads(file.read_bytes())) for file in _files(folder, "part")]
         marks = {file.stem: Part(**json.loads(file.read_text(encoding="utf-8"))) for file in _files(folder, "mark")}
         reported = {file.stem for file in _files(folder, "part")}
@@ -159,7 +159,7 @@ def _followed(job: Mapping[str, object], environment: Mapping[str, str]) -> Iter
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _process(
+def _run_process(
     command: Sequence[str],
     environment: dict[str, str],
     stdin: IO[bytes] | int | None,
@@ -171,13 +171,14 @@ def _process(
     sys.stderr.flush()
     with contextlib.ExitStack() as stack:
         outputs = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(2)] if is_quiet else []
-        silent: dict[str, Any] = dict(zip(("stdout", "stderr"), outputs, strict=False))
+        streams: dict[str, Any] = dict(zip(("stdout", "stderr"), outputs, strict=False))
         # The program inherits the file descriptors that this process has from its shell.
-        process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **silent)
+        process = subprocess.Popen(command, env=environment, stdin=stdin, close_fds=False, **streams)
         if not is_quiet:  # a quiet run is one of several, and has no report: a signal ends it with its command
             stack.enter_context(_signals_reach(process))
-        status = _waited(process, seconds)
+        status = _wait(process, seconds)
         stdout, stderr = map(_load, outputs) if outputs else (b"", b"")
+        # Popen gives the negative number of a signal that ended the process, a shell 128 plus this number.
         return status if status >= 0 else 128 - status, stdout, stderr
 
 
@@ -186,7 +187,7 @@ def _load(file: IO[bytes]) -> bytes:
     return file.read()
 
 
-def _waited(process: subprocess.Popen[bytes], seconds: float | None) -> int:
+def _wait(process: subprocess.Popen[bytes], seconds: float | None) -> int:
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.wait(seconds)
@@ -198,7 +199,7 @@ def _waited(process: subprocess.Popen[bytes], seconds: float | None) -> int:
 
 
 def _end(process: subprocess.Popen[bytes], patience: float) -> int:
-    """End the program and, on a system with /proc, the processes that it started: by SIGTERM, and after these seconds by SIGKILL."""
+    """End the program and, on a system with /proc, the processes that it started: by SIGTERM, and by SIGKILL after `patience` seconds."""
     family, parents = {process.pid}, _parents()
     while children := {child for child, parent in parents.items() if parent in family} - family:
         family |= children
@@ -228,7 +229,7 @@ def _parents() -> dict[int, int]:
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
             state, parent = file.read_text(errors="replace").rpartition(")")[2].split()[:2]
-            if state != "Z":
+            if state != "Z":  # a zombie has ended already
                 parents[int(file.parent.name)] = int(parent)
     return parents
 

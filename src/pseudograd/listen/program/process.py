@@ -70,7 +70,7 @@ class Process:
         self._start_afresh()
 
     def _start_afresh(self) -> None:
-        """Nothing is written yet by this process, which may be a fork of another."""
+        """Take a new name, and note that nothing is written yet. A process that was forked does so, too."""
         self.name = f"{os.getpid()}-{time.time_ns()}"
         self._is_marked = self._is_written = False
 
@@ -210,7 +210,7 @@ def _end_with(parent: int) -> None:
 def _before_exit(process: Process) -> None:
     """Write before os._exit, which skips the atexit handlers. Every forked child of multiprocessing ends in this way."""
 
-    def writing(leave: Callable[..., object]) -> Callable[..., object]:
+    def wrap(leave: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(leave)
         def write_and_leave(*status: object, **named: object) -> object:
             process.write_in_time()
@@ -218,7 +218,7 @@ def _before_exit(process: Process) -> None:
 
         return write_and_leave
 
-    patches.EXIT.apply(writing)
+    patches.EXIT.apply(wrap)
 
 
 def _before_sigterm(process: Process) -> None:
@@ -232,17 +232,17 @@ def _before_sigterm(process: Process) -> None:
         set_handler(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    def visible(handler: object) -> object:
+    def hide_ours(handler: object) -> object:
         return signal.SIG_DFL if handler is stop else handler
 
     @functools.wraps(set_handler)
-    def setting(number: int, handler: Handler) -> object:
+    def set_visible_handler(number: int, handler: Handler) -> object:
         is_default = number == signal.SIGTERM and handler == signal.SIG_DFL
-        return visible(set_handler(number, stop if is_default else handler))
+        return hide_ours(set_handler(number, stop if is_default else handler))
 
     @functools.wraps(handler_of)
-    def getting(number: int) -> object:
-        return visible(handler_of(number))
+    def visible_handler_of(number: int) -> object:
+        return hide_ours(handler_of(number))
 
     masks = threading.local()
 
@@ -256,5 +256,5 @@ def _before_sigterm(process: Process) -> None:
         set_handler(signal.SIGTERM, stop)
     # A child forgets a signal that has a handler and arrives before the child leaves os.fork.
     os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=unblock)
-    patches.SET_SIGNAL.apply(lambda hidden: setting)
-    patches.GET_SIGNAL.apply(lambda hidden: getting)
+    patches.SET_SIGNAL.apply(lambda hidden: set_visible_handler)
+    patches.GET_SIGNAL.apply(lambda hidden: visible_handler_of)
