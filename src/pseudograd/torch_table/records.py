@@ -163,7 +163,8 @@ class Spelling:
         self.takes_inplace = takes_inplace
         takes = {**form.takes, "inplace": False} if takes_inplace else form.takes
         self.takes, self.defaults = tuple(takes), tuple(takes.values())
-        self.aliases: dict[str, str] = {} if takes_inplace else _ALIASES_OF_LISTS if form.each else _ALIASES
+        aliases = _ALIASES_OF_LISTS if form.each else _ALIASES
+        self.aliases: dict[str, str] = {} if takes_inplace else aliases
 
     def values(self, args: Arguments, kwargs: Keywords) -> list[Any] | None:
         """The arguments in the order of `takes`; None for a call that torch will refuse, and for one with out=."""

@@ -424,8 +424,8 @@ def _compute_formula(
     x = x if formula.of_x is None else formula.of_x(x)
     if grad is not None and (grad.dtype is not x.dtype or grad.shape != x.shape):
         return None
-    # In the place of a tensor that is absent is x, which the operator does not read there.
-    a, b = x if a is None else a, b if formula.b_of_x is None else formula.b_of_x(x)
+    a = x if a is None else a  # the operator needs a tensor here, and does not read it
+    b = b if formula.b_of_x is None else formula.b_of_x(x)
     if b is None and kinds_with_b:
         b = library.formula(x, x, a, x, _settings_of_formula(call, formula, _EXPONENT, (has_a, False), x.dtype)).exp_()
     arguments = x if grad is None else grad, x, a, x if b is None else b
@@ -578,12 +578,13 @@ def _prepare_between(library: Operators, call: Call, inputs: Inputs) -> Prepared
         return None
     has_min, has_max, pieces = between[0] is not None, between[1] is not None, between[2]
     are_tensors = [isinstance(value, Tensor) for value in inputs]
-    own = [column for column, is_there in zip(bits.columns_of(inputs, has_min), are_tensors, strict=True) if is_there]
+    all_columns = bits.columns_of(inputs, has_min)
+    columns = [column for column, is_tensor in zip(all_columns, are_tensors, strict=True) if is_tensor]
     pull = library.pull_bounds
 
     def inputs_of(values: Any) -> list[Any]:
         each = iter(values)
-        return [next(each) if is_there else None for is_there in are_tensors]
+        return [next(each) if is_tensor else None for is_tensor in are_tensors]
 
     def pull_min(grad: Tensor, x: Tensor, low: Tensor, settings: Tensor) -> Tensor:
         return pull(grad, x, low, x, settings)
@@ -597,13 +598,16 @@ def _prepare_between(library: Operators, call: Call, inputs: Inputs) -> Prepared
         wanted = tuple([bool(want) for want in inputs_of(wants)])
         code = bits.code_of_tensors(call, pieces, (has_min, has_max), wanted, dtype)
         assert code is not None
-        settings = tuple([settings_of(code, column) if want else None for column, want in zip(own, wants, strict=True)])
+        settings = tuple(
+            [settings_of(code, column) if want else None for column, want in zip(columns, wants, strict=True)]
+        )
         return Coded(_encoder(library, call, has_min, has_max, code), library.pull_code, settings, code, BITS)
 
+    pull_one = pull_min if has_min else pull_max
     return PreparedBetween(
         _forward_of(call, has_min, has_max),
-        pull if has_min and has_max else pull_min if has_min else pull_max,
-        tuple([settings for settings, is_there in zip(settings_of_inputs, are_tensors, strict=True) if is_there]),
+        pull if has_min and has_max else pull_one,
+        tuple([settings for settings, is_tensor in zip(settings_of_inputs, are_tensors, strict=True) if is_tensor]),
         inputs_of,
         call,
         coded,
