@@ -20,22 +20,15 @@ _SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 class Report(NamedTuple):
-    """The findings that a command prints.
-
-    problems: the files that could not be read.
-    codes: all codes of the command.
-    files: the number of files that the command read.
-    known: the number of findings that a baseline leaves out.
-    has_statistics: does the text count the findings of each code?
-    """
+    """The findings that a command prints."""
 
     command: str
     notices: Sequence[Notice]
-    problems: Sequence[Problem]
-    codes: Sequence[Code]
-    files: int = 0
-    known: int = 0
-    has_statistics: bool = False
+    problems: Sequence[Problem]  # the files that could not be read
+    codes: Sequence[Code]  # all codes of the command
+    files: int = 0  # the number of files that the command read
+    known: int = 0  # the number of findings that a baseline leaves out
+    has_statistics: bool = False  # does the text count the findings of each code?
 
 
 def text(report: Report) -> str:

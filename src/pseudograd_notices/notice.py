@@ -19,12 +19,7 @@ _KEY = ("path", "code", "expression")
 
 
 class Notice(NamedTuple):
-    """A code at a location. Lines and columns count from 1, columns in characters. The number 0 means: unknown.
-
-    end_column: the column after the expression.
-    cell: in a notebook, the number of the code cell; lines then count in this cell.
-    source: the text of the line.
-    """
+    """A code at a location. Lines and columns count from 1, columns in characters. The number 0 means: unknown."""
 
     code: str
     name: str
@@ -32,11 +27,11 @@ class Notice(NamedTuple):
     line: int
     column: int
     end_line: int
-    end_column: int
+    end_column: int  # the column after the expression
     message: str
     expression: str
-    cell: int | None = None
-    source: str = ""
+    cell: int | None = None  # in a notebook, the number of the code cell; lines then count in this cell
+    source: str = ""  # the text of the line
 
     @property
     def inside(self) -> str:

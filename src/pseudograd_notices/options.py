@@ -86,20 +86,13 @@ def is_at(notice: Notice, pattern: str) -> bool:
 
 
 class Chosen(NamedTuple):
-    """The choice of the command line and of the settings of the project.
+    """The choice of the command line and of the settings of the project."""
 
-    own: all codes of the command.
-    numbers: the codes to report.
-    patterns: the lines to leave out; in `diagnose` parameters, too.
-    files: pairs of a pattern for files, and the codes to leave out there.
-    exclude: the files and folders to leave out, unless the command line names them.
-    """
-
-    own: frozenset[str] = frozenset()
-    numbers: frozenset[str] = frozenset()
-    patterns: tuple[str, ...] = ()
-    files: tuple[tuple[str, frozenset[str]], ...] = ()
-    exclude: tuple[str, ...] = ()
+    own: frozenset[str] = frozenset()  # all codes of the command
+    numbers: frozenset[str] = frozenset()  # the codes to report
+    patterns: tuple[str, ...] = ()  # the lines to leave out; in `diagnose` parameters, too
+    files: tuple[tuple[str, frozenset[str]], ...] = ()  # pairs of a pattern for files, and the codes to leave out there
+    exclude: tuple[str, ...] = ()  # the files and folders to leave out, unless the command line names them
     settings: Settings = Settings()
 
     def excludes(self, path: str) -> bool:

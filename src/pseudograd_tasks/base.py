@@ -32,20 +32,13 @@ def eras_in(rows: World) -> list[str]:
 
 @dataclass(frozen=True)
 class Score:
-    """The number of a task that the report compares over seeds.
+    """The number of a task that the report compares over seeds."""
 
-    key: its name in an Outcome.
-    text: words with {} for the number, such as "{} of the problems solved".
-    places: the format of the number.
-    better: is a lower or a higher number better?
-    tie: in one seed, a difference up to this size counts as none.
-    """
-
-    key: str
-    text: str
-    places: str = ".1%"
-    better: Better = "higher"
-    tie: float = 0.0
+    key: str  # its name in an Outcome
+    text: str  # words with {} for the number, such as "{} of the problems solved"
+    places: str = ".1%"  # the format of the number
+    better: Better = "higher"  # is a lower or a higher number better?
+    tie: float = 0.0  # in one seed, a difference up to this size counts as none
 
     def sentence(self, outcome: Outcome) -> str:
         return self.text.format(self.number(outcome))
@@ -103,14 +96,11 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Gallery:
-    """One figure for each world, with a panel for each variant.
-
-    title: a text with {world}.
-    first: the pictures before the pictures of the variants: by title, a function that makes the picture from the name of the world.
-    """
+    """One figure for each world, with a panel for each variant."""
 
     kind: str
-    title: str = ""
+    title: str = ""  # a text with {world}
+    # The pictures before the pictures of the variants: by title, a function that makes the picture from the name of the world.
     first: Mapping[str, Callable[[str], Tensor]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -111,17 +111,12 @@ def test_sentence(seeds: str) -> str:
 
 @dataclass
 class Section:
-    """A subject with its outcomes.
-
-    context: the numbers for its sentences.
-    worlds: the outcome of each variant in each world, worlds[world][variant].
-    first: first[world] has the pictures before the pictures of the variants, by title.
-    """
+    """A subject with its outcomes."""
 
     subject: Subject
-    context: dict[str, object]
-    worlds: dict[str, World]
-    first: dict[str, dict[str, Tensor]]
+    context: dict[str, object]  # the numbers for its sentences
+    worlds: dict[str, World]  # the outcome of each variant in each world, worlds[world][variant]
+    first: dict[str, dict[str, Tensor]]  # first[world] has the pictures before the pictures of the variants, by title
 
     @property
     def setting(self) -> str:

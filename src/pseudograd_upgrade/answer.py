@@ -28,28 +28,22 @@ SURVIVES = (SAME, ROUNDING, MAGNIFIED)
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question about two runs.
+    """The answer to a question about two runs."""
 
-    kind: a constant of this file. torch: the older and the newer version. why: the evidence. losses: for "old" and "new", the loss of each
-    backward. cut: the call that differs, as a program of its own. convention: a changed convention without effect on this training.
-    pin: an era; pinned to it, the newer torch trained as the older one did. packages: both versions of each package that differs.
-    not_compared: notes about parts that should have been compared.
-    """
-
-    kind: str
-    torch: tuple[str, str]
-    runs: int
-    steps: int
-    why: tuple[str, ...] = ()
+    kind: str  # a constant of this file
+    torch: tuple[str, str]  # the older and the newer version
+    runs: int  # the number of runs that were made
+    steps: int  # the number of backward passes of the longer run
+    why: tuple[str, ...] = ()  # the evidence
     next_steps: tuple[str, ...] = ()
     difference: Difference | None = None
-    losses: dict[str, list[float]] = field(default_factory=dict)
+    losses: dict[str, list[float]] = field(default_factory=dict)  # for "old" and "new", the loss of each backward pass
     notes: tuple[str, ...] = ()
-    cut: Cut | None = None
-    convention: str = ""
-    pin: str = ""
-    packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    not_compared: tuple[str, ...] = ()
+    cut: Cut | None = None  # the call that differs, as a program of its own
+    convention: str = ""  # a changed convention without effect on this training
+    pin: str = ""  # an era; pinned to this era, the newer torch trained as the older one did
+    packages: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # both versions of each package that differs
+    not_compared: tuple[str, ...] = ()  # notes about parts that should have been compared
 
     @property
     def survives(self) -> bool:

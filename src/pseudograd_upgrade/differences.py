@@ -30,8 +30,8 @@ _RECENT_EVENTS = 200
 class Difference:
     """The first event whose values differ, in the older and in the newer run.
 
-    only_old, only_new: events that only one run has, after the last event that agrees and before this event. is_reordered: between these
-    two events both runs have the same events, in another order.
+    only_old, only_new: events that only one run has, after the last event that agrees and before this event.
+    is_reordered: between the last event that agrees and this event, both runs have the same events in another order.
     """
 
     step: int
@@ -45,14 +45,12 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """first: None if all differences are rounding. largest: the largest distance that is rounding. events: the number of compared events.
-    other_ops: lines where the two runs compute the same values with different ops.
-    """
+    """The result of comparing two runs."""
 
-    first: Difference | None
-    largest: float
-    events: int
-    other_ops: tuple[str, ...] = ()
+    first: Difference | None  # None if all differences are rounding
+    largest: float  # the largest distance that is rounding
+    events: int  # the number of compared events
+    other_ops: tuple[str, ...] = ()  # lines where the two runs compute the same values with different ops
 
 
 def compare_events(
@@ -263,14 +261,14 @@ def same_leaves(old: Recording, new: Recording, noises: Sequence[Recording] = ()
 
 
 def _are_same_leaves(old: list[Digest], new: list[Digest], noise: list[Digest], roundings: int) -> bool:
-    """Are the gradients of two runs the same? They may come in another order. noise: those of a run in which rounding alone differs."""
+    """Are the gradients of two runs the same? They may come in another order. noise: gradients of a run in which rounding alone differs."""
     noises = [digest_distance(a, b) for a, b in zip(old, noise, strict=False)]
-    rows = list(zip(old, [*noises, *[0.0] * (len(old) - len(noises))], strict=True))
+    pairs = list(zip(old, [*noises, *[0.0] * (len(old) - len(noises))], strict=True))
     if [digest.shape for digest in old] != [digest.shape for digest in new]:
-        rows, new = sorted(rows, key=lambda row: _sort_key(row[0])), sorted(new, key=_sort_key)
-    return len(rows) == len(new) and not any(
+        pairs, new = sorted(pairs, key=lambda pair: _sort_key(pair[0])), sorted(new, key=_sort_key)
+    return len(pairs) == len(new) and not any(
         is_beyond_rounding(digest_distance(a, b), a, max(noise_distance, _LEAF_NOISE), usual=0.0, roundings=roundings)
-        for (a, noise_distance), b in zip(rows, new, strict=True)
+        for (a, noise_distance), b in zip(pairs, new, strict=True)
     )
 
 

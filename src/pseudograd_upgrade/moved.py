@@ -14,7 +14,7 @@ from .recording import Recording, align
 
 
 class MovedLines:
-    """old_folders, new_folders: where the two interpreters look for modules."""
+    """Finds the older line of a line that moved. old_folders, new_folders: where the two interpreters look for modules."""
 
     def __init__(self, old_folders: Sequence[str], new_folders: Sequence[str]) -> None:
         # A folder may be inside another one, so longer paths come first.

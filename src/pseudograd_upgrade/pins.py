@@ -32,14 +32,14 @@ _MAY_CALL_CHANGED = re.compile(r"clamp|clip|fmin|fmax|quantile|_loss|normalize|s
 
 
 class Pinned(NamedTuple):
-    """A run of the newer torch, pinned to the older torch at these lines; without lines, everywhere. is_mended: it trains as the older."""
+    """A run of the newer torch, pinned to the older torch at these lines; without lines, everywhere."""
 
     lines: tuple[str, ...]
     run: Recording
-    is_mended: bool
+    is_mended: bool  # does the pinned run train as the older torch?
 
     def scope(self, line: str) -> str:
-        """What is pinned, in words. line: that of the first difference, or ""."""
+        """The pinned lines, in words. line: the line of the first difference, or ""."""
         if not self.lines:
             return f"pinned everywhere{', as this line alone is not enough' if line else ''}"
         return f"{'this line' if self.lines == (line,) else ' and '.join(self.lines)} pinned"
@@ -162,7 +162,9 @@ def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
 
 
 def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
-    """The run to keep, or None if that is unclear; and the reason. The older run is kept without a reason, also if the losses end alike."""
+    """The run to keep, or None if that is unclear; and the reason. To keep the older run needs no reason. If the losses end alike, the
+    older run is kept.
+    """
     old_fault, new_fault = _describe_fault(old), _describe_fault(new)
     if old_fault and new_fault:
         return None, f"{old_fault} under torch {old.torch}, and {new_fault} under torch {new.torch}: no pin mends that"

@@ -21,8 +21,8 @@ class Schedule(NamedTuple):
     """The steps whose events are recorded: steps 1 to `first` and every `every`-th step; or, with a `window`, only its first to its last.
 
     Losses are recorded in every step. A program ends after its window, or after step `last`. The calls after the last backward form one
-    more step: those without gradients are recorded, and all of them if `tail` is the number of this step. every=0: neither these calls
-    nor a step after `first` is recorded.
+    more step. Its calls without gradients are recorded; if `tail` is the number of this step, all of its calls are. With every=0, neither
+    these calls nor a step after `first` is recorded.
     """
 
     first: int = 6
@@ -66,15 +66,13 @@ class Digest(NamedTuple):
 
 
 class Event(NamedTuple):
-    """The tensors of one call. options: its other arguments, as text. A recording adds two fields to what the process wrote. occurrence: 0
-    for the first such call of a step, 1 for the second. line: the line of the call in the older environment.
-    """
+    """The tensors of one call. The process writes the first three fields; a recording adds the others."""
 
     origin: Origin
-    options: str
+    options: str  # the other arguments of the call, as text
     tensors: tuple[Digest, ...]
-    occurrence: int = 0
-    line: str = ""
+    occurrence: int = 0  # 0 for the first equal call of a step, 1 for the second
+    line: str = ""  # the line of the call in the older environment
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -86,17 +84,16 @@ class Event(NamedTuple):
 class Recording:
     """The losses of every backward pass, the events of some steps, and how the program ended.
 
-    The events after the last backward pass form one more step. ending: the last lines that the program printed. raw: the content as the
-    process wrote it.
+    The events after the last backward pass form one more step.
     """
 
     torch: str
     losses: list[list[float]]
     steps: dict[int, list[Event]]
     status: int = 0
-    ending: tuple[str, ...] = ()
+    ending: tuple[str, ...] = ()  # the last lines that the program printed
     errors: tuple[str, ...] = ()
-    raw: Content = field(default_factory=dict, repr=False, compare=False)
+    raw: Content = field(default_factory=dict, repr=False, compare=False)  # the content as the process wrote it
 
 
 def load_recording(
@@ -133,13 +130,13 @@ _STATUS = {FAILED: 1, XFAILED: 2, XPASSED: 3, NOT_RUN: 4}  # the exit status tha
 
 @dataclass(frozen=True)
 class SuiteTest:
-    """A test, or a file that was not collected. outcome: a constant above. message: the reason, in one line.
+    """A test, or a file that was not collected.
 
-    parts: the packed events of each fixture that the test shares, and last those of the test itself. Empty if torch did nothing.
+    parts: the packed events of each fixture that the test shares, then the packed events of the test itself; b"" where torch did nothing.
     """
 
-    outcome: str
-    message: str = ""
+    outcome: str  # a constant above
+    message: str = ""  # the reason, in one line
     parts: tuple[bytes, ...] = field(default=(), repr=False)
 
     @property
@@ -167,14 +164,14 @@ def _join(contents: Iterable[Content]) -> Content:
 
 @dataclass(frozen=True)
 class SuiteRun:
-    """The tests that ended, by name. running: the tests during which a process ended. ending: the last lines that pytest printed."""
+    """The run of a suite under one torch."""
 
     torch: str
     status: int
-    tests: Mapping[str, SuiteTest]
-    running: tuple[str, ...] = ()
+    tests: Mapping[str, SuiteTest]  # the tests that ended, by name
+    running: tuple[str, ...] = ()  # the tests during which a process ended
     errors: tuple[str, ...] = ()
-    ending: tuple[str, ...] = ()
+    ending: tuple[str, ...] = ()  # the last lines that pytest printed
 
     def recording(self, name: str) -> Recording:
         """The recording of a test. Empty if the test did not run."""

@@ -23,24 +23,17 @@ _AT_ROW = ("axes fraction", "data")  # x as a share of the width of the axes, y 
 
 @dataclass(frozen=True)
 class Seeds:
-    """A picture of one number: a row for each variant, from the top, with a dot for each seed and a line.
-
-    line: for each variant its median or mean.
-    label: the text below the x axis.
-    caption: the picture in words.
-    names: the texts that stand for variants, where these are not their names.
-    notes: the texts beside the rows.
-    compared_with: the variant whose line goes through all rows.
-    """
+    """A picture of one number: a row for each variant, from the top, with a dot for each seed and a line."""
 
     rows: Values
-    line: Mapping[str, float]
+    line: Mapping[str, float]  # for each variant its median or mean
     title: str
-    label: str
-    caption: str = ""
+    label: str  # the text below the x axis
+    caption: str = ""  # the picture in words
+    # The texts that stand for variants, where these are not their names.
     names: Mapping[str, str] = field(default_factory=dict)
-    notes: Mapping[str, str] = field(default_factory=dict)
-    compared_with: str | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)  # the texts beside the rows
+    compared_with: str | None = None  # the variant whose line goes through all rows
 
     @property
     def size(self) -> tuple[float, float]:

@@ -26,15 +26,11 @@ Call = tuple[str, str]
 
 @dataclass(frozen=True)
 class Reach:
-    """The calls of a program, by what `override` did with them.
+    """The calls of a program, by what `override` did with them."""
 
-    rewritten: calls of torch's functions that ran with the rule of the variant.
-    missed: calls of these functions that torch ran itself; the reason follows the line.
-    own: autograd Functions of the program and ops of this library, which have a rule of their own.
-    """
-
-    rewritten: tuple[Call, ...] = ()
-    missed: tuple[Call, ...] = ()
+    rewritten: tuple[Call, ...] = ()  # calls of torch's functions that ran with the rule of the variant
+    missed: tuple[Call, ...] = ()  # calls of these functions that torch ran itself; the reason follows the line
+    # Autograd Functions of the program and ops of this library, which have a rule of their own.
     own: tuple[Call, ...] = ()
 
     @classmethod

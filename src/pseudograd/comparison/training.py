@@ -26,18 +26,13 @@ _REMEDY = "Return what the training ends with, such as its loss"
 
 @dataclass(frozen=True)
 class Training:
-    """A training as an Experiment, which `compare` can run.
+    """A training as an Experiment, which `compare` can run."""
 
-    where: the public function that error messages name.
-    positional: the arguments among clamp and seed that the function takes by position, in this order.
-    named: the arguments among seed, steps and project that the function takes by name.
-    """
-
-    where: str
+    where: str  # the public function that error messages name
     function: Callable[..., object]
     choice: Choice
-    positional: tuple[str, ...]
-    named: tuple[str, ...]
+    positional: tuple[str, ...]  # the arguments among clamp and seed that the function takes by position, in this order
+    named: tuple[str, ...]  # the arguments among seed, steps and project that the function takes by name
 
     @property
     def name(self) -> str:

@@ -28,19 +28,13 @@ FINALISTS = 2
 
 @dataclass(frozen=True)
 class Round:
-    """A round of short trials.
+    """A round of short trials."""
 
-    seeds: the number of seeds.
-    steps: the steps of a trial; None for a whole run.
-    medians: the median of each rule, the best first.
-    remaining: the rules that are left after this round.
-    failures: for each rule with failed trials the number of these trials, and the error of the first.
-    """
-
-    seeds: int
-    steps: int | None
-    medians: Mapping[str, float]
-    remaining: tuple[str, ...]
+    seeds: int  # the number of seeds
+    steps: int | None  # the steps of a trial; None for a whole run
+    medians: Mapping[str, float]  # the median of each rule, the best first
+    remaining: tuple[str, ...]  # the rules that are left after this round
+    # For each rule with failed trials the number of these trials, and the error of the first.
     failures: Mapping[str, tuple[int, str]]
 
     @property

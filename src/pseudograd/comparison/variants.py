@@ -43,16 +43,12 @@ def eras() -> dict[str, Era]:
 
 
 class Variant(NamedTuple):
-    """A clamp with the name that reports and figures show.
-
-    projects: the clamp returns its input, and the training clips its parameters after each step.
-    maximizing: the clamp for gradient ascent, if it is another function.
-    """
+    """A clamp with the name that reports and figures show."""
 
     name: str
     clamp: Clamp
-    projects: bool = False
-    maximizing: Clamp | None = None
+    projects: bool = False  # the clamp returns its input, and the training clips its parameters after each step
+    maximizing: Clamp | None = None  # the clamp for gradient ascent, if it is another function
 
     @property
     def ascending(self) -> Clamp:
@@ -105,17 +101,13 @@ class HandedClamp:
 
 @dataclass
 class Entry:
-    """A variant during a run.
+    """A variant during a run."""
 
-    handed: the argument that the run gets; None if it gets none.
-    projects: the run clips its parameters after each step.
-    rewriting: the context of `override` or `pin_edge` that the run is in; None without a context.
-    own: the calls of the program's autograd Functions and of ops of this library, which have a rule of their own.
-    """
-
-    handed: object = None
-    projects: bool = False
+    handed: object = None  # the argument that the run gets; None if it gets none
+    projects: bool = False  # the run clips its parameters after each step
+    # The context of `override` or `pin_edge` that the run is in; None without a context.
     rewriting: Rewriting | None = field(default=None, repr=False)
+    # The calls of the program's autograd Functions and of ops of this library, which have a rule of their own.
     own: Mapping[Call, None] = field(default_factory=dict, repr=False)
 
     @property
@@ -132,18 +124,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class Choice:
-    """The variants of one comparison, in their order, as plain data: each process builds the variants from it.
+    """The variants of one comparison, in their order, as plain data: each process builds the variants from it."""
 
-    by_name: for each variant a rule of clamp with its edge, or a function of the user.
-    families: the families of `override`. If there is none, the run gets a clamp as an argument.
-    has_project: the run has an argument `project`.
-    own_baseline: the variant that all others are compared with, if the user gave all variants.
-    """
-
-    by_name: Mapping[str, object]
-    families: tuple[str, ...] = ()
-    has_project: bool = False
-    own_baseline: str | None = None
+    by_name: Mapping[str, object]  # for each variant a rule of clamp with its edge, or a function of the user
+    families: tuple[str, ...] = ()  # the families of `override`. If there is none, the run gets a clamp as an argument.
+    has_project: bool = False  # the run has an argument `project`
+    own_baseline: str | None = None  # the variant that all others are compared with, if the user gave all variants
 
     @property
     def is_given(self) -> bool:

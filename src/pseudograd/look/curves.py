@@ -27,19 +27,14 @@ Points = tuple[tuple[float, float], ...]
 
 
 class Curve(NamedTuple):
-    """A function of x to draw.
-
-    y: the text for its value in the legend.
-    jumps: the x where its slope may jump.
-    inside: the range of a clamp.
-    """
+    """A function of x to draw."""
 
     label: str
     f: Function
-    y: str
+    y: str  # the text for its value in the legend
     colour: str
-    jumps: tuple[float, ...] = ()
-    inside: tuple[float | None, float | None] | None = None
+    jumps: tuple[float, ...] = ()  # the x where its slope may jump
+    inside: tuple[float | None, float | None] | None = None  # the range of a clamp
 
 
 class Grid(NamedTuple):
@@ -50,16 +45,12 @@ class Grid(NamedTuple):
 
 
 class Line(NamedTuple):
-    """The points of a function; y is NaN at jumps.
-
-    dots: the values exactly at jumps.
-    rings: the limits beside jumps, if they differ from these values.
-    """
+    """The points of a function; y is NaN at jumps."""
 
     x: Tensor
     y: Tensor
-    dots: Points = ()
-    rings: Points = ()
+    dots: Points = ()  # the values exactly at jumps
+    rings: Points = ()  # the limits beside jumps, if they differ from these values
 
 
 def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maximize: bool, position: int) -> Curve:

@@ -46,25 +46,15 @@ class Break(NamedTuple):
 
 
 class End(NamedTuple):
-    """The x at which the value and both gradients stop being finite, or start.
-
-    has_finite: are they finite at x itself?
-    undefined: x if they are not finite there, else the number next to x at which they are not.
-    """
+    """The x at which the value and both gradients stop being finite, or start."""
 
     x: float
-    has_finite: bool
-    undefined: float
+    has_finite: bool  # are they finite at x itself?
+    undefined: float  # x if they are not finite there, else the number next to x at which they are not
 
 
 class Measured(NamedTuple):
-    """The points, and at each point the value, the derivative with its error, and the slope for both signs of grad.
-
-    breaks: the kinks and jumps among the points.
-    pairs: pairs of neighbouring numbers between which the gradient jumps and the value does not.
-    ends: the points at which value and gradient stop being finite, or start.
-    noise: the change of a slope that rounding can explain.
-    """
+    """The points, and at each point the value, the derivative with its error, and the slope for both signs of grad."""
 
     x: Tensor
     y: Tensor
@@ -72,10 +62,10 @@ class Measured(NamedTuple):
     error: Tensor
     positive: Tensor
     negative: Tensor
-    breaks: tuple[Break, ...]
-    pairs: tuple[Pair, ...]
-    ends: tuple[End, ...] = ()
-    noise: Tensor | float = 0.0
+    breaks: tuple[Break, ...]  # the kinks and jumps among the points
+    pairs: tuple[Pair, ...]  # pairs of neighbouring numbers between which the gradient jumps and the value does not
+    ends: tuple[End, ...] = ()  # the points at which value and gradient stop being finite, or start
+    noise: Tensor | float = 0.0  # the change of a slope that rounding can explain
 
     @property
     def is_break(self) -> Tensor:

@@ -27,20 +27,14 @@ _source_numbers = itertools.count()  # for names of sources that are in no file
 
 @dataclass(frozen=True)
 class OldClass:
-    """A class of the script.
-
-    match: the call that does the same.
-    why_it_stays: the reason, if no import replaces the class.
-    cell: in a notebook, the number of the code cell, from 1; `line` then counts in this cell.
-    hints: advice if the class has the name of a class of another library.
-    """
+    """A class of the script."""
 
     name: str
     line: int
-    match: Match | None
-    why_it_stays: str = ""
-    cell: int | None = None
-    hints: tuple[str, ...] = ()
+    match: Match | None  # the call that does the same
+    why_it_stays: str = ""  # the reason, if no import replaces the class
+    cell: int | None = None  # in a notebook, the number of the code cell, from 1; `line` then counts in this cell
+    hints: tuple[str, ...] = ()  # advice if the class has the name of a class of another library
 
     @property
     def is_replaced(self) -> bool:

@@ -30,17 +30,12 @@ FRAME = "#7a7a7a"  # the colour around a picture that no rule made
 
 
 class Tile(NamedTuple):
-    """A picture of a report.
-
-    note: its number as text, or "".
-    picture: of shape (3, height, width), from 0 to 1.
-    frame: the colour around the picture.
-    """
+    """A picture of a report."""
 
     title: str
-    note: str
-    picture: Tensor
-    frame: str
+    note: str  # its number as text, or ""
+    picture: Tensor  # of shape (3, height, width), from 0 to 1
+    frame: str  # the colour around the picture
 
     @property
     def text(self) -> str:

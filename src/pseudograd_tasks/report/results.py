@@ -25,21 +25,18 @@ NUMBERS = "results.json"
 
 @dataclass
 class Results:
-    """The content of a report: a section for each subject, by its name, and the torch of the run.
-
-    edges: the slope of the installed torch at a bound, for each spelling of the call.
-    era: the rule with the gradients of the installed torch.
-    own: the comparison of a user's own training.
-    """
+    """The content of a report: a section for each subject, by its name, and the torch of the run."""
 
     rules: tuple[str, ...]
     loss: str | None = None
     sections: dict[str, Section] = field(default_factory=dict)
+    # The slope of the installed torch at a bound, for each spelling of the call.
     edges: dict[str, float] = field(default_factory=lambda: {way.text: measure(way.f).x for way in edge_cases()})
+    # The rule with the gradients of the installed torch.
     era: str = field(default_factory=lambda: ERAS[installed_era()].rule)
     torch: str = torch.__version__
     seconds: float = 0.0
-    own: Comparison | None = None
+    own: Comparison | None = None  # the comparison of a user's own training
 
     @property
     def title(self) -> str:

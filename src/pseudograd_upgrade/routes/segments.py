@@ -16,27 +16,30 @@ from pseudograd.listen.harmless import quietly
 
 EAGER = "eager"
 _FRAME = re.compile(r'^\s*File "(.+)", line (\d+), in .*$\n?(?:^\s+(?!File ")(.*)$)?', re.MULTILINE)
-_MOVE = 1e-2  # relative distance of a moved input from its point
+_MOVE = 1e-2  # the relative distance by which an input is moved
 _MOST_OPS = 3  # in the name of a segment
 
 Compiler = Callable[..., Any]
 
 
 class Line(NamedTuple):
-    """where: the line that calls torch, and the module of torch that it calls. user_where: the program's line. expression: the source."""
+    """A line of a graph."""
 
-    where: str
-    user_where: str
-    expression: str
+    where: str  # the line that calls torch, and the module of torch that it calls
+    user_where: str  # the line of the program
+    expression: str  # the source text
 
 
 class Segments:
     """A backend of torch.compile.
 
-    end_segment: called after each recorded segment, with its op and line, its inputs and its result. compiler: that of the route; None if
-    nothing is compiled. is_cut: each line is a segment and is recorded. out: lines that are not compiled. moved: lines whose inputs are
-    moved a little, because the function may have a kink there. graphs: the number of captured graphs. caller: the line that calls the
-    block, for nodes without a line of their own.
+    end_segment: called after each recorded segment, with its op and line, its inputs and its result.
+    compiler: the compiler of the route; None if nothing is compiled.
+    is_cut: each line is a segment and is recorded.
+    out: lines that are not compiled.
+    moved: lines whose inputs are moved a little, because the function may have a kink there.
+    graphs: the number of captured graphs.
+    caller: the line that calls the block, for nodes without a line of their own.
     """
 
     def __init__(

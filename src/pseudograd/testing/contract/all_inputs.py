@@ -14,17 +14,12 @@ from .cases import Case
 
 
 class Problem(NamedTuple):
-    """An op with values to try.
-
-    f: the op as a function of all its tensors.
-    tensors: finite values for these.
-    weight: the grad of the result, with both signs.
-    """
+    """An op with values to try."""
 
     name: str
-    f: Function
-    tensors: list[Tensor]
-    weight: Tensor
+    f: Function  # the op as a function of all its tensors
+    tensors: list[Tensor]  # finite values for these
+    weight: Tensor  # the grad of the result, with both signs
 
 
 def problems(case: Case) -> Iterator[Problem]:

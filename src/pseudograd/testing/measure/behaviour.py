@@ -167,20 +167,13 @@ def underflow(f: Function, wide: Function, x: Tensor, dtype: torch.dtype, kinks:
 
 
 class SecondDerivative(NamedTuple):
-    """A derivative of grad_x.
+    """A derivative of grad_x."""
 
-    value: the derivative by autograd.
-    expected: the derivative by differences.
-    is_known: a mask of the points where the differences can be trusted.
-    error: the error that the differences may have.
-    unit: the unit of the derivative.
-    """
-
-    value: Tensor
-    expected: Tensor
-    is_known: Tensor
-    error: Tensor
-    unit: float
+    value: Tensor  # the derivative by autograd
+    expected: Tensor  # the derivative by differences
+    is_known: Tensor  # a mask of the points where the differences can be trusted
+    error: Tensor  # the error that the differences may have
+    unit: float  # the unit of the derivative
 
     @property
     def wrong(self) -> Tensor:
