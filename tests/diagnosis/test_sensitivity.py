@@ -196,3 +196,15 @@ def test_wrapped_fake_and_other_tensors_are_left_alone() -> None:
             torch.zeros(3).relu()
         torch.autograd.grad(x.relu(), x, torch.eye(3), is_grads_batched=True)
     assert d.errors == []
+
+
+def test_no_convention_is_kept_under_which_the_loss_is_not_finite() -> None:
+    gain, start = torch.nn.Parameter(torch.tensor(0.0)), torch.nn.Parameter(torch.tensor(0.5))
+    optimizer = torch.optim.SGD([gain, start], 1e30)
+    with diagnose(sensitivity=True) as d:
+        for _ in range(6):
+            optimizer.zero_grad()
+            (start - 0.9 + gain.abs() + (gain - 1) ** 2 * start).pow(2).backward()
+            optimizer.step()
+    (finding,) = (finding for finding in d.findings if finding.code == "convention")
+    assert finding.next_step.startswith("First mend what is not finite")

@@ -73,7 +73,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 f"{_amount(judged, line, parameters)} at line {where.rpartition(':')[2]}: {disagree(other)}. "
                 f"{_matters(judged, line, parameters, other)}",
                 f"{percent(max(line.at_kink))} of what enters {family} stands exactly at a kink or a tie, where it has no slope",
-                _next_step(judged, line, other),
+                _MEND_FIRST if has_nan else _next_step(judged, line, other),
                 share=min(line.level, 1.0) if judged in ("decides", "some") else 0.0,
                 is_muted=line.is_muted,
                 other_pin=_pin(family, other.whose, other.convention) if is_tried else None,
@@ -99,6 +99,7 @@ def _amount(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity]) -
 
 MAY_DECIDE = "It may decide this training"
 BESIDE = ". Train with "
+_MEND_FIRST = "First mend what is not finite, and then train with each convention, from the same seeds."
 UNMEASURED = "where a training under the other convention ends was not measured"
 _NAMES = {era: era.replace("torch<=", "torch up to ").replace("torch>=", "torch since ") for era in ERAS}
 _NAMES |= {"jax": "JAX", "tensorflow": "TensorFlow"}
