@@ -342,7 +342,7 @@ MEANT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a soft threshold": lambda x, w: (x.abs() - 0.3 * w).clamp(min=0),
     "an overlap": lambda x, w: (torch.min(x, w) - torch.max(x - w, 0.2 * w)).clamp(min=0),
     "a window": lambda x, w: (1 - (x - 0.4 * w).abs().sum(-1, keepdim=True) / (0.3 * w)).clamp(0, 1),
-    "a round window": lambda x, w: ((0.2 * w - (x - 0.5 * w)[:, None].norm(dim=1)) / 0.2).clamp(0, 1),
+    "a round window": lambda x, w: ((0.15 * w - (x - 0.5 * w)[:, None].norm(dim=1)) / 0.2).clamp(0, 1),
     "an activation": lambda x, w: functional.linear((x * 4).clamp(-1, 1), nn.Parameter(torch.ones(1, 1))),
     "a gate": lambda x, w: torch.mm(-x * (x * 3 + 0.5).clamp(0, 1), nn.Parameter(torch.ones(1, 1))),
     "a picture": lambda x, w: x.clamp(0, 1),

@@ -38,7 +38,7 @@ DRAW = (
 _RULES = {"round": OPS["round"].default_rule, "sign": OPS["sign"].default_rule, "relu": LEAKY_RULE}
 # By op, where no rule is known to help.
 _LOOK = {
-    HOOK: "Let the hook return what should pass, or remove it: its handle has remove().",
+    HOOK: "Let the hook return what should pass, or remove it: its handle has remove(). Leave it if it freezes on purpose.",
     "mul": "Print the other factor: it is 0, or so small that the product is.",
     "where": "Print the condition: wherever a gradient arrives, it chooses the other value.",
     "abs": "Start what enters here elsewhere: torch's abs passes nothing exactly at 0.",

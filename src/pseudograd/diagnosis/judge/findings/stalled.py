@@ -55,7 +55,7 @@ def _find_still_optimisers(evidence: Evidence) -> Iterator[Finding]:
             if is_always
             else f"the rate of the optimiser is 0 in the last {still:,} of {optimiser.steps:,} steps: nothing moves any more",
             of_schedule if optimiser.has_schedule else "the program set it",
-            "Give these steps a rate above 0.",
+            "Give these steps a rate above 0, if they should train.",
             is_muted=evidence.deliberate.location(optimiser.still_at),
         )
 

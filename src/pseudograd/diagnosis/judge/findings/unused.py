@@ -349,7 +349,7 @@ def _frozen_optimisers(evidence: Evidence, judge: _Judge | None) -> Iterator[Fin
             if judge is not None and left_out:  # as the new head of a frozen net
                 group = next(iter(left_out.values()))
                 gets = f"{shortened([leaf.name for leaf in group])} got gradients, and no optimiser that stepped holds them"
-                next_step = f"{judge.add_group(group)}  # before the loop: {gets}"
+                next_step = f"{judge.add_group(group)}  # before the loop: {gets}{COMPARE}"
             yield KIND.finding(
                 str(call),
                 call.expression,
