@@ -234,7 +234,7 @@ def steep_op_behind(clamp: GraphNode) -> str:
 
 def is_window(clamp: GraphNode) -> bool:
     """Are only sums and scales between it and a distance that it clamps, as in `(1 - x.abs() / width).clamp(min=0)`?"""
-    return any(op_of(node) in _DISTANCES for node in _behind_sums(_inputs(clamp)[:1]))
+    return any(op_of(node) in _DISTANCES for node in _walk_sums(_inputs(clamp)[:1]))
 
 
 def find_activations(node: GraphNode) -> Iterator[GraphNode]:
@@ -242,10 +242,10 @@ def find_activations(node: GraphNode) -> Iterator[GraphNode]:
     inputs = _inputs(node)
     factors = [inputs[at] for at in _factors_of(node, inputs) if op_of(node) != "Mul"]
     if any(nodes.name_of(factor) == nodes.LEAF for start in factors for factor in _scaling_chain(start)[-1:]):
-        yield from (before for before in _behind_sums(factors) if op_of(before) in FLOORS)
+        yield from (before for before in _walk_sums(factors) if op_of(before) in FLOORS)
 
 
-def _behind_sums(starts: Sequence[GraphNode | None]) -> Iterator[GraphNode]:
+def _walk_sums(starts: Sequence[GraphNode | None]) -> Iterator[GraphNode]:
     """These nodes, and those behind them as long as there are only sums and scales."""
     queue = list(starts)
     for node in queue:
