@@ -82,9 +82,9 @@ DROPS: dict[str, tuple[Callable[[Any], Tensor], str]] = {
     "select": (lambda m: m.rows[3].sin(), "reads others alone"),
     "topk": (lambda m: m.rows.flatten().topk(4).values, "reads others alone"),
     "a head": (lambda m: m.layer(X).view(8, 4, 4)[:, :2] + m.rows.sum(), "reads others alone"),
-    "mul": (lambda m: m.rows.sin() * SEEN[:, None], "cuts what arrives for them"),
-    "maskedFill": (lambda m: m.rows.masked_fill(~SEEN[:, None], 0.0).square(), "cuts what arrives for them"),
-    "where": (lambda m: torch.where(SEEN, m.layer(X), 0.0).square() + m.rows.sum(), "cuts what arrives for them"),
+    "mul": (lambda m: m.rows.sin() * SEEN[:, None], "passes nothing on to them"),
+    "maskedFill": (lambda m: m.rows.masked_fill(~SEEN[:, None], 0.0).square(), "passes nothing on to them"),
+    "where": (lambda m: torch.where(SEEN, m.layer(X), 0.0).square() + m.rows.sum(), "passes nothing on to them"),
 }
 
 
@@ -171,7 +171,7 @@ def test_entries_that_their_own_value_leaves_out_are_a_finding(is_own: bool) -> 
         (finding,) = d.findings
         assert finding.where.endswith(f":{line_of('model = Reading(lambda m: torch.where((m.rows')}")
         assert finding.evidence == "75.0 % of rows (48 of 64 entries) got no gradient in any of 4 backwards"
-        assert finding.cause.startswith("where cuts what arrives for them, as a comparison of what comes from rows")
+        assert finding.cause.startswith("where passes nothing on to them, as a comparison of what comes from rows")
 
 
 def _best(rows: Tensor) -> Tensor:
@@ -182,8 +182,8 @@ def _best(rows: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("read", "decides"),
     [
-        (lambda m: nn.Threshold(0.5, 0.0)(m.rows), "threshold cuts what arrives for them: nothing but rows"),
-        (lambda m: torch.relu(m.rows.sigmoid() - 0.6), "relu cuts what arrives for them: nothing but rows decides"),
+        (lambda m: nn.Threshold(0.5, 0.0)(m.rows), "threshold passes nothing on to them: nothing but rows"),
+        (lambda m: torch.relu(m.rows.sigmoid() - 0.6), "relu passes nothing on to them: nothing but rows decides"),
         (lambda m: _best(m.rows), "index reads others alone, as topk of what comes from rows decides"),
         (lambda m: torch.relu(X.relu() @ m.rows.T - 1), ""),  # units, and the data decide as well
     ],

@@ -344,6 +344,9 @@ MEANT: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a window": lambda x, w: (1 - (x - 0.4 * w).abs().sum(-1, keepdim=True) / (0.3 * w)).clamp(0, 1),
     "a round window": lambda x, w: ((0.15 * w - (x - 0.5 * w)[:, None].norm(dim=1)) / 0.2).clamp(0, 1),
     "an activation": lambda x, w: functional.linear((x * 4).clamp(-1, 1), nn.Parameter(torch.ones(1, 1))),
+    "in front of a pool": lambda x, w: functional.linear(
+        functional.avg_pool2d((x * 4).clamp(-1, 1)[None], 1), nn.Parameter(torch.ones(1, 1))
+    ),
     "a gate": lambda x, w: torch.mm(-x * (x * 3 + 0.5).clamp(0, 1), nn.Parameter(torch.ones(1, 1))),
     "a picture": lambda x, w: x.clamp(0, 1),
     "actions of an actor": lambda x, w: torch.mm(torch.cat([x, x.clamp(0, 1)], 1), nn.Parameter(torch.ones(2, 1))),

@@ -18,7 +18,7 @@ from .tally import Tally
 MATRIX_PRODUCTS = ("Mm", "Bmm", "Addmm", "Baddbmm", "Addbmm", "Mv", "Dot", "Convolution")
 PRODUCTS = ("Mul", "Prod", "Linear", *MATRIX_PRODUCTS)
 # What an op does to the missing entries, in the words of the report: "slice at train.py:8 reads others alone".
-CUTS, READS_OTHERS = "cuts what arrives for them", "reads others alone"
+CUTS, READS_OTHERS = "passes nothing on to them", "reads others alone"
 _MOST_NODES = 12  # `_find_nearest` ends when it has found more nodes
 _MOST_NEAR = 3  # leaves that `_find_nearest` returns
 _MORE_DROPPED = 1.5  # an op that drops more than this multiple of the missing entries is not why they are missing
