@@ -45,9 +45,8 @@ _UNWRITTEN_FUNCTIONS = {*_UNWRITTEN.split()}
 # A program may call these after its last step, to keep a result.
 _COPYING_FUNCTIONS = {*_VIEWS.split(), *_COPIES.split()}
 _SAMPLE = 1000  # entries of a leaf, from which its move is judged
-_ALIGNED = (
-    0.3  # the cosine between a move and a gradient from which on the move follows it, as a sign of the gradient does
-)
+# A move follows a gradient if the cosine between them is larger, as it is for the sign of the gradient.
+_ALIGNED = 0.3
 ATTACHED = "pseudograd upgrade"  # the key of a node's metadata that says: it has a hook
 Arguments = tuple[object, ...]
 Settings = Mapping[str, Any]
@@ -88,9 +87,8 @@ class Recorder(Subscriber):
         # By dtype and shape: how often a leaf moved along its gradient, up the loss, minus how often against it.
         self.moves: dict[str, int] = {}
         self._leaves: list[Tensor] = []  # those that the present backward reaches
-        self._last_leaves: dict[
-            tuple[str, int], tuple[Tensor, Tensor]
-        ] = {}  # samples of value and gradient in the last step
+        # In the last step: a sample of the value of each leaf, and of its gradient.
+        self._last_leaves: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
 
     def _origin(self, kind: str, op: str, location: frames.Location) -> Origin:
         origin = self._origins.get((kind, op, location))

@@ -112,7 +112,6 @@ def _find_convention(family: Family, name: str, names: list[str]) -> Convention:
     if era is None:
         raise unknown_name("pin_edge", family.name, names, name)
     convention = family.torch_convention(era)
-    is_quantile = (
-        not family.takes and convention in ERAS
-    )  # whose own function has the convention of the installed torch
+    # Under the installed era, torch's own quantile has its convention.
+    is_quantile = not family.takes and convention in ERAS
     return OWN if is_quantile and era == installed_era() else convention

@@ -33,7 +33,8 @@ _STEPS = {"Sub": ("Round", "Floor", "Ceil", "Trunc", "Div"), "Mul": ("Sign", "Sg
 _DIFFERENCES = ("Sub", *LOSSES)
 _SCALES = frozenset(f"{_SHAPES} Mul Div Neg".split())
 _POOLS = {"MaxPool2DWithIndices", "AvgPool2D", "AdaptiveAvgPool2D", "NativeDropout"}
-_LINEAR = _SCALES | _POOLS | {"Add", "Sub", "Rsub", "Sum", "Mean"}
+# Between a clamp and what reads its result, or a distance and its clamp. No Cat, which would lead to the state beside an action.
+_SCALES_AND_SUMS = _SCALES | _POOLS | {"Add", "Sub", "Rsub", "Sum", "Mean"}
 _STEEP = frozenset(["Exp", "Exp2", "Expm1", "Sinh", "Cosh", "Tan", "Reciprocal", "Rsqrt"])
 _POLES = ("Log", "Log2", "Log10", "Sqrt", "Rsqrt", "Reciprocal")
 NEAR_A_POLE = 0.1  # a lower bound; the slope of a logarithm is 10 there
@@ -138,20 +139,23 @@ def find_beside(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
     sides = [_nodes_behind(other) for other in _inputs(node)]
     for side, other_side in zip(sides, sides[::-1], strict=True):
         for clamp in side:
-            form = form_of_node(nodes.name_of(clamp))
-            if form is not None and form.switches[0] == "clamp" and clamp not in other_side:
+            if _is_clamp(clamp) and clamp not in other_side:
                 source = clamp.next_functions[0][0]
                 if source is not None and any(before in other_side for before in _nodes_behind(source)[:3]):
                     yield "reuses_input", clamp
+
+
+def _is_clamp(node: GraphNode) -> bool:
+    form = form_of_node(nodes.name_of(node))
+    return form is not None and form.switches[0] == "clamp"
 
 
 def _subtracted_clamps(node: GraphNode) -> Iterator[GraphNode]:
     sides = _inputs(node)[:2] if op_of(node) in _DIFFERENCES else []
     for side, other_side in zip(sides, sides[::-1], strict=True):
         for clamp in _scaling_chain(side)[-1:]:
-            form, source = form_of_node(nodes.name_of(clamp)), _scaling_chain(other_side)
-            is_clamp = form is not None and form.switches[0] == "clamp"
-            if is_clamp and any(before in source for before in _scaling_chain(_inputs(clamp)[0])):
+            source = _scaling_chain(other_side)
+            if _is_clamp(clamp) and any(before in source for before in _scaling_chain(_inputs(clamp)[0])):
                 yield clamp
 
 
@@ -247,12 +251,12 @@ def find_activations(node: GraphNode) -> Iterator[GraphNode]:
 
 
 def _walk_sums(starts: Sequence[GraphNode | None]) -> Iterator[GraphNode]:
-    """These nodes, and those behind them as long as there are only sums and scales."""
+    """These nodes, and those behind them as long as there are only sums, scales and pools."""
     queue = list(starts)
     for node in queue:
         if node is not None:
             yield node
-            if op_of(node) in _LINEAR and len(queue) < _NODES_LOOKED_AT:
+            if op_of(node) in _SCALES_AND_SUMS and len(queue) < _NODES_LOOKED_AT:
                 queue += _inputs(node)
 
 

@@ -109,9 +109,8 @@ class _Search:
         # the first call with a broken result inside the backward, in which a checkpoint runs its forward again
         self.recomputed: Birth | None = None
         self.candidate: Birth | None = None  # the last op of the forward with a broken result and an unknown input
-        self.fallback: Birth | None = (
-            None  # the first op of the backward with a broken gradient, if the loss is broken too
-        )
+        # The first op of the backward with a broken gradient, if the loss is broken too.
+        self.fallback: Birth | None = None
         self.last: Birth | None = None  # the op that made the broken loss
 
 

@@ -148,9 +148,8 @@ class Sizes:
         self.order = 0  # parameters numbered by their first gradient: the layer next to the loss comes first
         self._squares: Number = 0.0
         self._kernel: Squares | None = None
-        self._read_device_squares: Callable[[], float] = (
-            float  # reads the sum of the squares that were added on a device
-        )
+        # Reads the sum of the squares that were added on a device.
+        self._read_device_squares: Callable[[], float] = float
 
     @property
     def is_wanted(self) -> bool:

@@ -91,9 +91,8 @@ class Optimisers:
         self.stalls: Stalls | None = None
         self.unheld: Unheld | None = None  # None as long as optimisers hold all parameters that get a gradient
         self.nonfinite: Nonfinite | None = None  # None as long as all gradients are finite
-        self.missed: list[
-            Leaf
-        ] = []  # leaves whose gradient was gone at a step, and nobody knows which call took it away
+        # Leaves whose gradient was gone at a step, and nobody knows which call took it away.
+        self.missed: list[Leaf] = []
         self.watched: dict[Leaf, int] = {}  # between a backward and a step: missed leaves with a gradient, and its id
         self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
         self._records: dict[int, SteppedOptimiser] = {}  # by the id of the optimiser

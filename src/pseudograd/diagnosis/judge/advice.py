@@ -112,12 +112,9 @@ def _advise_clamp(site: Site, evidence: Evidence) -> str:
     if clip is not None:
         return clip
     passes = "" if share is None else f"passes {percent(share)} of what is cut"
-    is_ceiling = site.is_ceiling and site.is_addend and bool(site.above and not site.below)
-    # Where nothing passes, a rule makes nothing worse.
-    is_meant = (site.has_only_lower_bound or site.is_window or site.is_activation) and site.cut_share < _ALL
-    if site.may_guard or ((is_ceiling or is_meant or share is None) and site.where != "?"):
+    meant = _find_intent(site)
+    if meant:
         rule = f"rule={DEFAULT_RULE!r}{', maximize=True' if site.direction == ASCENT else ''}{passes and f', which {passes}'}"
-        meant = _GUARDS if site.may_guard else _LEAVES_OUT if is_ceiling else _ZERO_IS_MEANT if is_meant else _UNSEEN
         return f"None, if {meant}. Else compare a training with {rule}."
     if site.steep_op:
         return (
@@ -125,6 +122,20 @@ def _advise_clamp(site: Site, evidence: Evidence) -> str:
             "passes here. Where that op has one input, a pseudograd.clamp in front of it has no such slope."
         )
     return override(site, DEFAULT_RULE, f"{passes and f': it {passes}'}{_UNLESS_MEANT}")
+
+
+def _find_intent(site: Site) -> str:
+    """What this clamp may be meant for as it is, so that a rule may make the training worse; "" if nothing tells."""
+    if site.may_guard:
+        return _GUARDS
+    if site.where == "?":
+        return ""
+    if site.is_ceiling and site.is_addend and site.above and not site.below:
+        return _LEAVES_OUT
+    # Where nothing passes, a rule makes nothing worse.
+    if (site.has_only_lower_bound or site.is_window or site.is_activation) and site.cut_share < _ALL:
+        return _ZERO_IS_MEANT
+    return _UNSEEN if site.recoverable is None else ""
 
 
 def pin(site: Site, era: str, evidence: Evidence, compare: str = COMPARE) -> str:

@@ -13,18 +13,16 @@ Function = Callable[[Tensor], Tensor]
 Number = TypeVar("Number", float, Tensor)
 
 _EPS = torch.finfo(torch.float64).eps
-_WIDTHS_OF_SHORT = (
-    30  # a decimal is short if the next one with as many digits is further away than 30 widths of the bracket
-)
+# A decimal is short if the next one with as many digits is further away than so many widths of the bracket.
+_WIDTHS_OF_SHORT = 30
 STEEP = 1e-4  # two slopes whose relative difference is above this show a kink or a jump of the gradient
 _MANY_JUMPS = 16
 _SMOOTH_SHARE = 0.9  # of the points count as smooth; the others may have a step or a kink beside them
 _MOST_ROUNDING = 64  # epsilons: a function that is off by more computes in a narrower dtype than it returns
 _SHARES = (0.37, 0.73, 1.3, 2.6, 5.9)  # units in the last place; none is a multiple of another
 _HALVINGS = 70  # of a bracket, until two neighbouring numbers are left
-_FIRST_HALVINGS = (
-    6  # after these the change of a smooth function is a sixty-fourth, and the change at a break is still whole
-)
+# After these the change of a smooth function is a sixty-fourth, and the change at a break is still whole.
+_FIRST_HALVINGS = 6
 
 
 class Slope(NamedTuple):

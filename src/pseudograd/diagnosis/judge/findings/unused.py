@@ -36,18 +36,17 @@ _ANOTHER_MODULE = "the optimiser holds those of another module, as of a copy, an
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     unheld = evidence.recorder.optimisers.unheld
-    yield from _frozen_optimisers(evidence, None if unheld is None else _Judge(evidence, unheld))
     if unheld is None:
+        yield from _frozen_optimisers(evidence, None)
         return
+    judge = _Judge(evidence, unheld)
+    yield from _frozen_optimisers(evidence, judge)
     leaves = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf) and not evidence.deliberate.parameter(leaf.name)]
     made_anew = list(_group_by_line(leaves, evidence))
-    judge = _Judge(evidence, unheld)
     for group in made_anew:
         location = group[0].used_at
-        is_moved = (
-            location and location.call and is_made_from_itself(location.call)
-        )  # as the program moves a multiplier
-        if not is_moved:
+        # The program itself may move it, as it does with a multiplier.
+        if not (location and location.call and is_made_from_itself(location.call)):
             yield _report_anew(group, evidence, judge.optimiser.name)
     reported = set(chain(*made_anew))
     yield from judge.findings([leaf for leaf in leaves if unheld.is_left_out(leaf) and leaf not in reported])
@@ -143,9 +142,8 @@ class _Judge:
         self._stale = [leaf for _, leaf in evidence.leaves if _is_stale(leaf)]
         candidates = [leaf for _, leaf in evidence.leaves if _is_unheld(leaf)]
         self.left_out = [leaf for leaf in candidates if unheld.is_left_out(leaf)]
-        self._moved = [
-            leaf for leaf in candidates if not unheld.is_left_out(leaf)
-        ]  # by something else, as a moving average
+        # Something else moves these, as a moving average.
+        self._moved = [leaf for leaf in candidates if not unheld.is_left_out(leaf)]
 
     def findings(self, leaves: Sequence[Leaf]) -> Iterator[Finding]:
         contained: dict[Container, list[Leaf]] = {}
