@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from pseudograd.listen.frames import NO_LINE
 from pseudograd.wording import counted
 
 from .cutting.cut import Cut
@@ -79,7 +80,7 @@ def location_lines(difference: Difference) -> list[str]:
     lines = [f"  {origin.where}  step {difference.step}, {way} {origin.op}"]
     if origin.expression:
         lines.append(f"    {origin.expression}")
-    if origin.user_where not in ("?", origin.where):
+    if origin.user_where not in (NO_LINE, origin.where):
         lines.append(f"    in the program: {origin.user_where}")
     if origin is difference.old.origin and difference.new.origin.where != origin.where:
         lines.append(f"    in the newer environment: {difference.new.origin.where}")
@@ -89,7 +90,7 @@ def location_lines(difference: Difference) -> list[str]:
 def origin_to_name(difference: Difference) -> Origin:
     """The first op that only one of the two runs has and whose line is known; else the op that differs."""
     events = (*difference.only_old, *difference.only_new)
-    return next((event.origin for event in events if event.origin.where != "?"), difference.old.origin)
+    return next((event.origin for event in events if event.origin.where != NO_LINE), difference.old.origin)
 
 
 def _difference_to_json(difference: Difference) -> dict[str, object]:

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from pseudograd.listen.frames import NO_LINE
 from pseudograd.torch_table.eras import era_of
 from pseudograd.wording import counted
 
@@ -47,7 +48,7 @@ class Pinned(NamedTuple):
 
 def is_at_line(difference: Difference | None) -> bool:
     """Is the difference in the backward of a call whose line is known, so that a pin at this line can reach it?"""
-    return difference is not None and difference.old.origin.kind == BACKWARD and difference.old.origin.where != "?"
+    return difference is not None and difference.old.origin.kind == BACKWARD and difference.old.origin.where != NO_LINE
 
 
 def may_hide_convention(run: Recording) -> bool:
@@ -158,7 +159,7 @@ def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
     """
     origins = [event.origin for events in run.steps.values() for event in events]
     pairs = [(origin.where, origin.user_where) for line in lines for origin in origins if origin.where == line]
-    return list(dict.fromkeys(where if user == "?" else user for where, user in pairs))
+    return list(dict.fromkeys(where if user == NO_LINE else user for where, user in pairs))
 
 
 def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
+from pseudograd.listen.frames import NO_LINE
 from pseudograd.listen.program.signals import Stopped
 from pseudograd.torch_table.eras import era_of
 from pseudograd.wording import counted
@@ -348,7 +349,7 @@ class Question:
             next_step = f"the gradients that reach it {relation} already: {advice}"
         elif origin.kind == FORWARD and bool(first.only_old) != bool(first.only_new):
             next_step = f"find out why {origin.where} calls {origin.op} under one of the two alone"
-        elif origin.where != "?":
+        elif origin.where != NO_LINE:
             report = f"report it upstream: {origin.op} of torch {new.torch}"
             next_step = f"if {origin.where} asks both {self.sides} for the same, {report}"
         return self.make_answer(OTHER_OP, comparison, why, [next_step])
@@ -409,8 +410,8 @@ class Question:
     def find_pin(self, first: Difference | None, run_pinned: Callable[[tuple[str, ...]], Pinned]) -> Pinned:
         pinned = find_pin(first, run_pinned, lambda run: self._compare(run).first)
         kink = None if pinned.lines or not pinned.is_mended else self._find_kink(pinned)
-        where = "?" if kink is None else origin_to_name(kink).where
-        if where == "?" or (first is not None and where == first.new.origin.where):
+        where = NO_LINE if kink is None else origin_to_name(kink).where
+        if where == NO_LINE or (first is not None and where == first.new.origin.where):
             return pinned
         at_kink = run_pinned((where,))  # the line of the kink, which may come before the first difference
         return at_kink if at_kink.is_mended else pinned

@@ -58,7 +58,9 @@ class Reach:
 
 
 def _line(call: Rewritten | Missed) -> str:
-    return call.where if call.user_where in (call.where, "?") else f"{call.where}, called by {call.user_where}"
+    return (
+        call.where if call.user_where in (call.where, frames.NO_LINE) else f"{call.where}, called by {call.user_where}"
+    )
 
 
 @contextmanager
@@ -81,7 +83,7 @@ def watch_own_functions() -> Iterator[dict[Call, None]]:
         with suppress(Exception):
             if any(node.name() == _OUR_NODE for node in nodes.nodes_of(result)):
                 frame = frames.calling_frame()
-                line = "?" if frame is None else frames.format_location(frame.f_code, frame.f_lineno)
+                line = frames.NO_LINE if frame is None else frames.format_location(frame.f_code, frame.f_lineno)
                 calls["an op of pseudograd", line] = None
 
     backwards.subscribe(note_functions)

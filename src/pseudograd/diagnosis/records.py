@@ -20,8 +20,8 @@ class Site(Facts):
     """One op at one line, over all recorded backward passes. Counts are entries of the gradient that arrives; shares are 0 to 1."""
 
     op: str
-    where: str  # the line that calls torch; "?" if nobody recorded it
-    user_where: str  # the line of the program that led to this call; "?" if nobody recorded it
+    where: str  # the line that calls torch; NO_LINE if nobody recorded it
+    user_where: str  # the line of the program that led to this call; NO_LINE if nobody recorded it
     expression: str  # the source of the call
     module: str | None
     calls: int

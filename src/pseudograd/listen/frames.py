@@ -125,12 +125,12 @@ class Point(NamedTuple):
         return expression_at(*self)
 
 
-UNKNOWN = "?"  # in place of a file and line
+NO_LINE = "?"  # in place of a file and line that nobody recorded
 
 
 def file_and_line(point: Point | None) -> str:
-    """Such as "train.py:42"; UNKNOWN if the point is None."""
-    return UNKNOWN if point is None else str(point)
+    """Such as "train.py:42"; NO_LINE if the point is None."""
+    return NO_LINE if point is None else str(point)
 
 
 def point(frame: FrameType | None) -> Point | None:
@@ -316,8 +316,8 @@ def compiled_lines() -> tuple[str, str, str]:
     """The line of the call that Dynamo is tracing, the line of the program that led there, and the source of the call."""
     entries = [entry for entry in traced_frames() if is_users(entry.filename)]
     if not entries:
-        return UNKNOWN, UNKNOWN, ""
+        return NO_LINE, NO_LINE, ""
     call = entries[-1]
     program = next((entry for entry in reversed(entries) if not is_of_a_package(entry.filename)), None)
-    user_where = UNKNOWN if program is None else format_location(program.filename, program.lineno or 0)
+    user_where = NO_LINE if program is None else format_location(program.filename, program.lineno or 0)
     return format_location(call.filename, call.lineno or 0), user_where, (call.line or "").strip()

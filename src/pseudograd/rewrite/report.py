@@ -118,7 +118,7 @@ def _join_equal(entries: Iterable[AnyCalls]) -> tuple[AnyCalls, ...]:
 
 
 def _describe_line(site: Calls) -> str:
-    is_own_line = site.user_where in (site.where, "?")  # "?": the line of the program is not known
+    is_own_line = site.user_where in (site.where, frames.NO_LINE)
     return site.where if is_own_line else f"{site.where}, in the program: {site.user_where}"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pseudograd.errors import must, unknown_name
+from pseudograd.listen.frames import NO_LINE
 
 from ..answer import CONVENTION, NARROW, OTHER_OP, OWN, Answer
 from ..differences import LARGEST_ROUNDING, ROUNDINGS_COMPILED, Comparison, Difference, compare_events, explain_equality
@@ -123,8 +124,8 @@ class BetweenCompilers(Question):
         while len(left_out) < _MOST_LINES:
             cut = self._run_cut(self.new_python.but(out=tuple(left_out)))
             inner = compare_events(self.eager, cut, [self.noise], self.roundings)
-            where = "?" if inner.first is None else inner.first.old.origin.where
-            if cut.status or where in ("?", *left_out):
+            where = NO_LINE if inner.first is None else inner.first.old.origin.where
+            if cut.status or where in (NO_LINE, *left_out):
                 break
             named = named or inner
             left_out.append(where)

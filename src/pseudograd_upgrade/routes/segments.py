@@ -167,12 +167,14 @@ def _parse_trace(trace: str, module: str, caller: Line) -> Line | None:
         return _make_line(*caller, module) if module else None
     file, number, text = calls[-1]
     own = (call for call in reversed(calls) if not frames.is_of_a_package(call[0]))
-    user_where = next((frames.format_location(*call[:2]) for call in own), "?")
+    user_where = next((frames.format_location(*call[:2]) for call in own), frames.NO_LINE)
     return _make_line(frames.format_location(file, number), user_where, (text or "").strip(), module)
 
 
 def _make_line(where: str, user_where: str, expression: str, module: str) -> Line:
-    return Line(f"{where}, {module}" if module else where, "?" if user_where == where else user_where, expression)
+    return Line(
+        f"{where}, {module}" if module else where, frames.NO_LINE if user_where == where else user_where, expression
+    )
 
 
 def _find_module(node: fx.Node) -> str:

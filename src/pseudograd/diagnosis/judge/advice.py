@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from ...listen.frames import file_and_line, file_of, is_of_a_package, lines_of
+from ...listen.frames import NO_LINE, file_and_line, file_of, is_of_a_package, lines_of
 from ...ops.bound_rules import DEFAULT_RULE, LEAKY_RULE
 from ...rule import OPS
 from ...torch_table.eras import installed_era
@@ -68,7 +68,7 @@ def override(site: Site, rule: str, effect: str = "") -> str:
 
     It names the call by its source if that occurs only once in the file, because the edit moves the call to another line.
     """
-    if site.where == "?":
+    if site.where == NO_LINE:
         return _UNKNOWN_LINE
     if site.within is not None:
         return write_out("override", site.op, site.within)
@@ -128,7 +128,7 @@ def _find_intent(site: Site) -> str:
     """What this clamp may be meant for as it is, so that a rule may make the training worse; "" if nothing tells."""
     if site.may_guard:
         return _GUARDS
-    if site.where == "?":
+    if site.where == NO_LINE:
         return ""
     if site.is_ceiling and site.is_addend and site.above and not site.below:
         return _LEAVES_OUT
@@ -140,7 +140,7 @@ def _find_intent(site: Site) -> str:
 
 def pin(site: Site, era: str, evidence: Evidence, compare: str = COMPARE) -> str:
     """The line that pins an era. If that era would pass gradients that a guard stops now: the default rule at this call alone."""
-    if site.within is not None and site.where != "?":
+    if site.within is not None and site.where != NO_LINE:
         return write_out("pin_edge", site.op, site.within)
     guard = guard_against(era, evidence)
     if guard is not None:

@@ -10,6 +10,7 @@ from textwrap import shorten
 
 import torch
 
+from ...listen.frames import NO_LINE
 from ...torch_table.eras import installed_era
 from ...wording import counted, percent
 from ..count.whatif import AS_IT_IS, Change
@@ -61,7 +62,7 @@ def head(report: Report) -> list[str]:
     known = f"; {counted(left_out, 'finding')} of the baseline left out" if left_out else ""
     if first is None:
         return _narrow(f"In short: {learns}, and nothing wrong was found in {passes}{known}.")
-    where = "" if first.where == "?" else f" at {first.where}"
+    where = "" if first.where == NO_LINE else f" at {first.where}"
     subject = shorten(first.expression, _MOST_OF_SUBJECT, placeholder=" ...")
     evidence = shorten(first.evidence, _MOST_OF_SENTENCE, placeholder=" ...")
     rest = f"All {len(findings):,} findings stand below" if len(findings) > 1 else "More stands below"

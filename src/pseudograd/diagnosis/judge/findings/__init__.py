@@ -10,6 +10,7 @@ import pkgutil
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ....listen.frames import NO_LINE
 from ....wording import shortened
 from ...records import Finding
 from .kind import Evidence, Kind, computed_once
@@ -62,7 +63,7 @@ def _fold(findings: Iterable[Finding]) -> list[Finding]:
     kinds = {kind.code: kind for kind in KINDS}
     groups: dict[object, list[Finding]] = {}
     for position, finding in enumerate(findings):
-        is_alone = finding.where == "?" or kinds[finding.code].is_alone
+        is_alone = finding.where == NO_LINE or kinds[finding.code].is_alone
         groups.setdefault(position if is_alone else (finding.where, finding.expression), []).append(finding)
     folded = []
     for group in groups.values():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ....listen.frames import NOWHERE
+from ....listen.frames import NO_LINE, NOWHERE
 from ....wording import counted, shortened
 from ...count.drops import MATRIX_PRODUCTS
 from ...count.leaf import MOST_IN_WARM_UP, Leaf
@@ -103,7 +103,7 @@ def _find_late(evidence: Evidence, reached: Sequence[Leaf] = ()) -> Iterator[Fin
         "with torch.autograd.detect_anomaly(): ...  # around the training step: names the first op that returns nan"
     )
     if site is None:
-        yield KIND.finding("?", "", evidence_text, cause, anomaly, parameters=names)
+        yield KIND.finding(NO_LINE, "", evidence_text, cause, anomaly, parameters=names)
     else:
         evidence_text += f"; here it arrives first, at {site.nonfinite:,} of {site.arrived:,} entries"
         cause = "an op between here and the loss made it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ....listen.frames import file_and_line
+from ....listen.frames import NO_LINE, file_and_line
 from ....torch_table.eras import installed_era
 from ....torch_table.forms import shares_at_the_edge
 from ....torch_table.private import hooks_after_accumulation, hooks_of
@@ -87,7 +87,7 @@ def _parameters(evidence: Evidence, starved: Sequence[Starved]) -> Iterator[Find
             why = f"this {'call' if is_call else 'hook'} sets it to 0 or None between the backward and the step"
             next_step = f"Leave it out{', or move it in front of the backward' if is_call else ''}. {_FROZEN}"
         yield KIND.finding(
-            *((place or ("?", "")) if first.cause is None else (first.cause.where, first.cause.expression)),
+            *((place or (NO_LINE, "")) if first.cause is None else (first.cause.where, first.cause.expression)),
             f"{counted(len(names), 'parameter')} got {first.gradient} in every backward{reached}: {shortened(names)}{elsewhere}",
             why,
             next_step,

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from ....listen.frames import Location
+from ....listen.frames import NO_LINE, Location
 from ....wording import counted, shortened
 from ...count.leaf import Leaf
 from ...count.names import Owner
@@ -260,7 +260,7 @@ class _Judge:
         largest = max(self._optimisers, key=lambda optimiser: len(optimiser.leaves))
         call = largest.location.call
         if call is None:
-            return _MadeOptimiser(Place("?", ""), "optimizer")
+            return _MadeOptimiser(Place(NO_LINE, ""), "optimizer")
         name = largest.name or name_of_optimiser(call.expression)
         return _MadeOptimiser(find_assignment(call, name) or Place(str(call), call.expression), name)
 
@@ -297,7 +297,7 @@ class _Judge:
         names, attribute = [leaf.name for leaf in group], f"self.{container.attribute}"
         what = "Module" if container.holds_modules else "Parameter"
         right = f"torch.nn.{what}{'Dict' if container.kind == 'dict' else 'List'}"
-        where, expression = find_attribute(container.owner, container.attribute, "__init__", *_RUN) or ("?", "")
+        where, expression = find_attribute(container.owner, container.attribute, "__init__", *_RUN) or (NO_LINE, "")
         own = re.search(rf"(\w+)\.{re.escape(container.attribute)}\b[^=]*=", expression)
         edited = attribute if own is None else f"{own[1]}.{container.attribute}"
         return KIND.finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ....listen.frames import NO_LINE
 from ....wording import shortened
 from ...records import Finding, Site
 from ..norms import find_fall
@@ -91,7 +92,7 @@ def _fall(evidence: Evidence) -> Iterator[Finding]:
         relu = ""
     each = (fall.norm_last / fall.norm_first) ** (1 / (fall.layers - 1))
     yield KIND.finding(
-        "?" if last is None else last.where,
+        NO_LINE if last is None else last.where,
         "" if last is None else last.expression,
         f"the norm of the gradient falls from {fall.norm_last:.3g} ({fall.last}) to {fall.norm_first:.3g} ({fall.first}) along "
         f"{fall.layers} weights, {each:.3g} times with each of them",
