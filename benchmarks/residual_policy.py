@@ -33,15 +33,15 @@ MORE_IN_SMALL_ONES = LAYERS * 4096 * 4
 @contextmanager
 def keeping(policy: str) -> Iterator[None]:
     """ "x" or "a code" in every call that could keep either; "default": what pseudograd does."""
-    least, is_kept_anyway = bits.least, bits._is_kept_anyway
+    least, is_kept_anyway = bits.least_elements, bits._is_kept_anyway
     if policy == "x":
-        bits.least = 1 << 62
+        bits.least_elements = 1 << 62
     elif policy == "a code":
-        bits.least, bits._is_kept_anyway = 0, lambda x: False
+        bits.least_elements, bits._is_kept_anyway = 0, lambda x: False
     try:
         yield
     finally:
-        bits.least, bits._is_kept_anyway = least, is_kept_anyway
+        bits.least_elements, bits._is_kept_anyway = least, is_kept_anyway
 
 
 class Network(NamedTuple):

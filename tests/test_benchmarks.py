@@ -84,5 +84,5 @@ def test_what_networks_keep_is_what_the_docs_say(suite: Any, capsys: Any, monkey
     assert policy.main() == 0
     written = policy.DOCS.read_text().split(policy.BEGIN)[1].split(policy.END)[0].strip()
     assert written in capsys.readouterr().out
-    monkeypatch.setattr(policy.bits, "least", 1 << 62)
+    monkeypatch.setattr(policy.bits, "least_elements", 1 << 62)
     assert policy.main() == 1  # who keeps x everywhere breaks the promise

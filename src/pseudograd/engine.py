@@ -371,7 +371,7 @@ class Pseudograd(Function):
             _remember(ctx, call, INPUTS, select_inputs(call, inputs, wants))
             # For a few elements torch's own forward takes less time than a call of a kernel.
             # `_is_watched` comes first: a trace would record the size that is read here.
-            if _is_watched() or inputs[0].numel() < bits.least or not kernels.have_values(call):
+            if _is_watched() or inputs[0].numel() < bits.least_elements or not kernels.have_values(call):
                 return call.primitive.forward(*inputs)
             y = kernels.value(call, inputs)
             return call.primitive.forward(*inputs) if y is None else y
@@ -449,7 +449,7 @@ class ReadyCall:
             # The layout of a nested tensor is strided, too.
             if self.takes_any_layout and (x.layout is not torch.strided or x.is_nested):
                 return None
-            if x.numel() < bits.least:
+            if x.numel() < bits.least_elements:
                 return self.apply_saving_x(x)
             if self.coded is not None and self.pays(x):
                 return self.apply_saving_code(x)
@@ -462,7 +462,7 @@ class ReadyCall:
         try:
             if self.coded is None or x.dim() > bits.MOST_DIMENSIONS or x.is_leaf or is_view(x):
                 return None
-            return self.apply_saving_code_in_place(x) if x.numel() >= bits.least and self.pays(x) else None
+            return self.apply_saving_code_in_place(x) if x.numel() >= bits.least_elements and self.pays(x) else None
         except RuntimeError:  # as in `__call__`; nothing has been written
             return None
 
@@ -523,7 +523,7 @@ def _make_ready(call: Call, inputs: Inputs, in_place: bool) -> Callable[..., Ten
         if in_place:
             return rewritten.run_in_place(x)
         # For few elements in the usual layout this is all that `rewritten` asks.
-        if recipe.takes_any_layout or x.numel() >= bits.least or x.dim() > bits.MOST_DIMENSIONS:
+        if recipe.takes_any_layout or x.numel() >= bits.least_elements or x.dim() > bits.MOST_DIMENSIONS:
             return rewritten(x)
         try:
             return apply_saving_x(x)
@@ -565,7 +565,7 @@ def _make_ready_between(call: Call, inputs: Inputs, hides_backward: bool) -> Cal
         if not is_on_cpu and device_of(tensors) != device:
             return None
         try:
-            if x.numel() < bits.least:
+            if x.numel() < bits.least_elements:
                 return apply(*tensors)
             if x.is_nested:
                 return None

@@ -94,7 +94,7 @@ INWARD = next(case for case in cases_of(OPS["clamp"]) if case.rule.name == "inwa
 @pytest.mark.parametrize("others", ["on", "off"])
 def test_a_wrong_kernel_fails_whichever_others_are_on(others: str, priority: int) -> None:
     wrong = broken_rules.wrong_kernel(priority)
-    alone = kernels.off(*(["native", "portable"] if others == "off" else []))
+    alone = kernels.switch_off(*(["native", "portable"] if others == "off" else []))
     with _registered(wrong), alone, pytest.raises(AssertionError, match="kernel clamp for inputs, gradient 0"):
         values.check_gradient(INWARD, torch.float16)
     values.check_gradient(INWARD, torch.float16)

@@ -23,7 +23,7 @@ from ..watching import Watching
 @pytest.fixture(autouse=True)
 def _turn_native_off() -> Iterator[None]:
     """These tests use the kernels that every build has. tests/kernels has those in C."""
-    with kernels.off("native"):
+    with kernels.switch_off("native"):
         yield
 
 

@@ -32,7 +32,7 @@ Function = Callable[[Tensor], Tensor]
 @pytest.fixture(autouse=True)
 def _turn_native_off() -> Iterator[None]:
     """tests/kernels has the tests of the kernels in C."""
-    with kernels.off("native"):
+    with kernels.switch_off("native"):
         yield
 
 
@@ -115,7 +115,7 @@ WAYS: dict[str, Callable[[Function], Tensor]] = {
 @every_case
 def test_a_gradient_for_each_input_and_no_more(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Autograd raises no error for too many gradients."""
-    monkeypatch.setattr(bits, "least", 1)
+    monkeypatch.setattr(bits, "least_elements", 1)
     call = case.call()
     for sample in case.samples():
         inputs = sample.build(torch.float32)
@@ -186,7 +186,7 @@ def test_kernels_are_switched_off_and_on_between_the_passes(two_bits: list[str])
     two_bits.clear()
     leaf = X.clone().requires_grad_()
     y = f(leaf)
-    with kernels.off("counting"):
+    with kernels.switch_off("counting"):
         assert_equal(torch.autograd.grad(y, leaf, GRAD, retain_graph=True)[0], expected)
     assert two_bits == ["forward"]
     torch.autograd.grad(y, leaf, GRAD)

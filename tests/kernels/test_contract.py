@@ -80,10 +80,10 @@ def test_parts_are_the_whole(
         for dtype in DTYPES[threads % 2 :: 2]:
             leaf = x.to(dtype).requires_grad_()
             y = op.public(leaf, *op.picture.others, rule=key[1])
-            with kernels.off("portable", "native"):
+            with kernels.switch_off("portable", "native"):
                 (expected,) = torch.autograd.grad(y, leaf, grad.to(dtype), retain_graph=True)
             sizes.clear()
-            with kernels.only(portable.BLOCKWISE):
+            with kernels.use_only(portable.BLOCKWISE):
                 (grad_x,) = torch.autograd.grad(y, leaf, grad.to(dtype))
             assert torch.equal(grad_x, expected)
             assert grad_x.stride() == expected.stride() or layout_of_grad != "of x"

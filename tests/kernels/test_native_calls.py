@@ -159,9 +159,9 @@ def test_codes_are_kept_by_every_kind_of_checkpoint(bounds: tuple[object, object
         _, expected = gradient(f, x, grad)
     for use_reentrant, *passes in itertools.product((True, False), repeat=3):
         leaf = x.clone().requires_grad_()
-        with kernels.off(*[] if passes[0] else ["native"]):
+        with kernels.switch_off(*[] if passes[0] else ["native"]):
             y = checkpoint(f, leaf, use_reentrant=use_reentrant)
-        with kernels.off(*[] if passes[1] else ["native"]):
+        with kernels.switch_off(*[] if passes[1] else ["native"]):
             y.backward(grad)
         assert same(leaf.grad, expected)
 
@@ -207,7 +207,7 @@ def test_a_code_that_a_hook_hands_back_otherwise_says_the_same(name: str, how: s
             return HANDED_BACK[how](saved)
         return saved
 
-    off = kernels.off(*[switched_off] if switched_off else [])
+    off = kernels.switch_off(*[switched_off] if switched_off else [])
     with off, torch.autograd.graph.saved_tensors_hooks(lambda t: t, hand_back):
         assert torch.equal(gradient(KEEPS_A_CODE[name], x, grad)[1], expected)
     assert len(handed) == 1
@@ -287,7 +287,7 @@ def test_a_call_is_prepared_once(lowerings: list[str]) -> None:
     assert lowerings == ["Pseudograd", "function_saving_x", "function_saving_x"]
     pg.clamp(_x(dtype=torch.float64), -1, 1)
     pg.clamp(torch.nn.Parameter(torch.zeros(3)), -1, 1)
-    with kernels.off("native"):
+    with kernels.switch_off("native"):
         pg.clamp(_x(), -1, 1)
     pg.clamp(_x(), -1, 1)
     assert lowerings[3:] == ["Pseudograd"] * 4
@@ -323,7 +323,7 @@ def test_a_call_between_tensors_is_prepared_once(rule: str, size: int, monkeypat
         return [y.detach(), *torch.autograd.grad(y, [tensors[k] for k in asking], grad)]
 
     wanted = [(0,), (0, 1, 2), (2,)]
-    with kernels.off("native", "portable"):
+    with kernels.switch_off("native", "portable"):
         expected = [gradients(*asking) for asking in wanted]
     prepared.clear()
     gradients(0)
@@ -607,7 +607,7 @@ def test_large_results_lie_in_huge_pages(rule: str) -> None:
     y = pg.clamp(x, -1, 1, rule=rule)
     (grad_x,) = torch.autograd.grad(y, x, y.detach())
     assert [_asks_for_huge_pages(tensor) for tensor in (x, y, grad_x)] == [False, True, True]
-    with kernels.off("native"), torch.no_grad():
+    with kernels.switch_off("native"), torch.no_grad():
         assert torch.equal(y, pg.clamp(x, -1, 1))
     x = torch.zeros(2**25 + 1, requires_grad=True)  # a bit over 128 MiB
     assert not _asks_for_huge_pages(pg.clamp(x, -1, 1, rule=rule))

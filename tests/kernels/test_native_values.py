@@ -302,7 +302,7 @@ def test_a_code_has_as_many_bits_as_it_must() -> None:
     assert {count for (_, _, is_learned), count in planes.items() if not is_learned} == {1, 2}
     assert {count for (kind, _, is_learned), count in planes.items() if is_learned and kind != "two tensors"} == {1, 2}
     assert max(planes.values()) == 3
-    assert bits.least == 4096
+    assert bits.least_elements == 4096
 
 
 def test_a_code_between_0_and_1_is_not_that_of_the_only_bound_1() -> None:

@@ -58,11 +58,11 @@ def test_the_larger_priority_is_preferred_whichever_came_first() -> None:
     for order in ((first, second), (second, first)):
         with registered(*order):
             assert gradient() == [2, 2]
-            with kernels.off("second"):
+            with kernels.switch_off("second"):
                 assert gradient() == [1, 1]
-            with kernels.off(second, "first"):
+            with kernels.switch_off(second, "first"):
                 assert gradient() == TRUE
-            with kernels.only(first):
+            with kernels.use_only(first):
                 assert gradient() == [1, 1]
             serving = kernels.that_serve(make_call(OPS["clamp"], "inverting", "closed"))
             assert [kernel.name for kernel in serving][-2:] == ["second", "first"]
@@ -86,8 +86,8 @@ def test_a_registered_kernel_is_in_doctor() -> None:
     assert line() == []
     with registered(constant("mine", 1.0, device="cpu")):
         assert line() == ["mine active registered, for clamp/inverting on CPU"]
-        with kernels.off("mine"):
-            assert line() == ["mine not active switched off by kernels.off"]
+        with kernels.switch_off("mine"):
+            assert line() == ["mine not active switched off by kernels.switch_off"]
     with registered(constant("mine", 1.0)):
         assert line() == ["mine active registered, for clamp/inverting on any device"]
     assert line() == []
@@ -131,7 +131,7 @@ def _named(file: Path, rules: set[str]) -> Iterator[str]:
 
 def operators_of(f: Any, x: Tensor, *off: str | kernels.Kernel, count: tuple[str, ...] = ("aten::",)) -> int:
     """How many functions of ATen, or others, a call and its backward run in all, without these kernels."""
-    with kernels.off(*off):
+    with kernels.switch_off(*off):
         y = f(x)
         y.backward(torch.ones_like(y))
         x.grad = None
@@ -168,7 +168,7 @@ def test_on_a_device_without_kernels_a_call_keeps_no_bits_and_runs_no_more_than_
     monkeypatch.setattr(bits, "devices", set())
     monkeypatch.setattr(bits, "_has_kernels", lambda x: False)
     x = torch.linspace(-2, 2, 5000).requires_grad_()
-    with kernels.off("native"):
+    with kernels.switch_off("native"):
         kept = {rule: f(x).grad_fn.state[1] for rule, f in CALLS[op]}
     assert {rule for rule, residual in kept.items() if residual is not INPUTS} == set()
     of_cpu = [kernel for kernel in table._kernels if kernel.device == "cpu"]
@@ -193,7 +193,7 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(engine, "dispatch_modes", lambda: False)
     monkeypatch.setattr(bits, "_has_kernels", lambda x: False)
     before = set(bits.devices)
-    with kernels.off("native"):
+    with kernels.switch_off("native"):
         bits.devices.clear()
         yield
         bits.devices.update(before)

@@ -43,9 +43,9 @@ def way(name: str) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(codes_from(FOR_EVERYTHING if "code" in name else FOR_NOTHING))
         if "native" not in name:
-            stack.enter_context(kernels.off("native"))
+            stack.enter_context(kernels.switch_off("native"))
         if name == "formula":
-            stack.enter_context(kernels.off("portable"))
+            stack.enter_context(kernels.switch_off("portable"))
         yield
 
 

@@ -99,7 +99,7 @@ def test_other_tensors_save_x(kind: str) -> None:
         pass
 
     x = {
-        "small": lambda: torch.zeros(bits.least - 1),
+        "small": lambda: torch.zeros(bits.least_elements - 1),
         "gaps": lambda: torch.zeros(10000)[::2],
         "expanded": lambda: torch.zeros(100, 1).expand(100, 100),
         "meta": lambda: torch.zeros(5000, device="meta"),
@@ -139,7 +139,7 @@ def test_the_bits_give_what_the_formula_gives(way: str, dtype: torch.dtype, monk
     x, grad = inputs(5003, dtype)
     expected = gradient_by_formula(f, x, grad)
     for off in ((), ("native",), ("portable",), ("native", "portable")):
-        with kernels.off(*off):
+        with kernels.switch_off(*off):
             assert_same(gradient(f, x, grad), expected)
     call, residual, saved, _ = state_of(f(x.clone().requires_grad_()))
     assert residual is bits.BITS
@@ -168,7 +168,7 @@ def test_dense_layouts_save_bits_too(way: str, layout: str) -> None:
     assert grad_x.stride() == x.stride()
     contiguous, broadcast = grad.clone(memory_format=torch.contiguous_format), grad[..., :1].expand_as(grad)
     for off in ((), ("native",)):
-        with kernels.off(*off):
+        with kernels.switch_off(*off):
             assert_same(gradient(f, x, contiguous), expected)
             assert_same(gradient(f, x, broadcast), gradient_by_formula(f, x, broadcast))
 

@@ -72,7 +72,7 @@ def same(tensors: list[Tensor | None], others: list[Tensor | None]) -> bool:
 @folded
 @pytest.mark.parametrize(("way", "context", "size"), every_pair(WAYS, CONTEXTS, [SMALL, LARGE]))
 def test_every_call_is_as_the_formula(way: str, context: str, size: int) -> None:
-    with CONTEXTS[context](), kernels.off("native", "portable"):
+    with CONTEXTS[context](), kernels.switch_off("native", "portable"):
         expected = outcome(WAYS[way], inputs(size))
     with CONTEXTS[context]() as entry:
         for _ in range(3):
@@ -143,7 +143,7 @@ def test_the_table_of_kernels_may_change_between_two_calls() -> None:
         for _ in range(2):
             torch.clamp(x, -1.0, 1.0)
         assert any(isinstance(key, entered_contexts.Entered) for key in prepared)
-        with kernels.off("native"):
+        with kernels.switch_off("native"):
             assert not any(isinstance(key, entered_contexts.Entered) for key in prepared)
             assert torch.autograd.grad(torch.clamp(x, -1.0, 1.0).sum(), x)[0].tolist() == [0.5, 1.0]
     assert not any(isinstance(key, entered_contexts.Entered) for key in prepared)

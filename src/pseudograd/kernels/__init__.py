@@ -10,8 +10,6 @@ from .table import (
     forward,
     forward_in_place,
     have_values,
-    off,
-    only,
     prepare,
     prepare_between,
     prepare_plainly,
@@ -19,12 +17,15 @@ from .table import (
     remove,
     residual_of,
     status,
+    switch_off,
     that_serve,
+    use_only,
     value,
 )
 
 for _file in iter_modules(__path__):
     import_module(f"{__name__}.{_file.name}")
 
-__all__ = ["Kernel", "account", "backward", "forward", "forward_in_place", "have_values", "off", "only", "prepare"]
-__all__ += ["prepare_between", "prepare_plainly", "register", "remove", "residual_of", "status", "that_serve", "value"]
+__all__ = ["Kernel", "account", "backward", "forward", "forward_in_place", "have_values", "prepare"]
+__all__ += ["prepare_between", "prepare_plainly", "register", "remove", "residual_of", "status"]
+__all__ += ["switch_off", "that_serve", "use_only", "value"]

@@ -50,19 +50,19 @@ X, MIN, MAX = range(3)  # the fields of a Split
 Bound = float | None
 MOST_DIMENSIONS = 15  # of a tensor that a kernel takes: the order of dimensions is one number, with four bits for each
 
-least = 4096  # elements of x for which bits are kept: with fewer, the tensor of bits costs more than it saves
+least_elements = 4096  # of x for which bits are kept: with fewer, the tensor of bits costs more than it saves
 devices: set[str] = set()  # types of devices with a kernel that makes codes as fast as autograd saves x
 
 
 @contextmanager
 def save_bits_from(elements: int) -> Iterator[None]:
     """Inside, tensors with at least so many elements are saved as bits. For tests, whose tensors are small."""
-    global least
-    before, least = least, elements
+    global least_elements
+    before, least_elements = least_elements, elements
     try:
         yield
     finally:
-        least = before
+        least_elements = before
 
 
 # --- codes ------------------------------------------------------------------------------------------------------------
@@ -357,7 +357,7 @@ def _serves_steps(call: Call, inputs: Inputs) -> bool:
     x = inputs[0]
     if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors there, and reading them leaves a warning in the trace
         return False
-    if x.numel() < least or x.dtype not in DTYPES or not are_plain((x,)) or not _has_kernels(x):
+    if x.numel() < least_elements or x.dtype not in DTYPES or not are_plain((x,)) or not _has_kernels(x):
         return False
     assert call.rule.steps is not None
     return order_of(x) is not None and call.rule.steps(*inputs[1:], **call.parameters) is not None
@@ -395,7 +395,7 @@ def fits(bound: object, dtype: torch.dtype) -> bool:
 def pays_for(x: Tensor) -> bool:
     """Does it cost less to keep bits than to keep x itself?"""
     elements = x.numel()
-    if type(elements) is not int or elements < least:  # under torch.jit.trace it is a tensor
+    if type(elements) is not int or elements < least_elements:  # under torch.jit.trace it is a tensor
         return False
     if x.layout is not torch.strided or x.is_nested:
         return False

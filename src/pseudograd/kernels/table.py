@@ -153,7 +153,7 @@ def account(name: str, describe: Callable[[], dict[str, str]]) -> None:
 
 
 @contextmanager
-def off(*names: str | Kernel) -> Iterator[None]:
+def switch_off(*names: str | Kernel) -> Iterator[None]:
     """Switch off these kernels, or all kernels of these names, in every thread. What calls save stays the same."""
     added = set(names) - _switched_off
     _switched_off.update(added)
@@ -165,9 +165,9 @@ def off(*names: str | Kernel) -> Iterator[None]:
         _note_change()
 
 
-def only(kernel: Kernel) -> AbstractContextManager[None]:
+def use_only(kernel: Kernel) -> AbstractContextManager[None]:
     """Switch off all other kernels: this kernel or the formula computes."""
-    return off(*(other for other in _kernels if other is not kernel))
+    return switch_off(*(other for other in _kernels if other is not kernel))
 
 
 def that_serve(call: Call) -> list[Kernel]:
@@ -364,7 +364,7 @@ def _status_of(name: str) -> dict[str, str]:
     if status["state"] != "active" or not entries:
         return status
     if name in _switched_off or _switched_off.issuperset(entries):
-        return {"state": "not active", "why": "switched off by kernels.off"}
+        return {"state": "not active", "why": "switched off by kernels.switch_off"}
     devices = sorted({kernel.device.upper() for kernel in entries})
     on = " and ".join(devices) if all(devices) else "any device"
     return {"state": "active", "why": f"{status['why']}, for {', '.join(rules_of(entries))} on {on}"}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ...kernels import Kernel, bits, only, residual_of, that_serve
+from ...kernels import Kernel, bits, residual_of, that_serve, use_only
 from ...kernels.residuals import INPUTS
 from ...ops.bounds import unify_bounds
 from ...rule import BOUNDED, Sample
@@ -86,7 +86,7 @@ def _check_pairs(case: Case, inputs: Inputs, grad: Tensor, name: str, functorch:
     units = Units(case.ulps, case.unit_of(grad))
     for kernel in that_serve(case.call()):  # each alone, because another kernel may have the larger priority
         what = f"{name}, kernel {kernel.name} for {kernel.residual.name}"
-        with only(kernel), bits.save_bits_from(bits.least if kernel.residual is INPUTS else 0):
+        with use_only(kernel), bits.save_bits_from(bits.least_elements if kernel.residual is INPUTS else 0):
             if kernel.device in ("", "cpu"):
                 fused = gradient_by_backward_of_first(case.function(), inputs, grad)
             else:
