@@ -182,7 +182,7 @@ def _conventions() -> str:
         conventions = (family.torch, family.others.get("jax", ""), family.others.get("tensorflow", ""))
         texts = family.notes or [f"{part:g}" if isinstance(part, float) else part for part in conventions]
         named = f"`{family.name}`" + (f": {_quoted(functions)}" if [*functions] != [family.name] else "")
-        names.setdefault(f"{family.at} | {' | '.join(texts)}", []).append(named)
+        names.setdefault(f"{family.kink} | {' | '.join(texts)}", []).append(named)
     rows = ["| family, and its functions | at | torch | JAX | TensorFlow |", "|---|---|---|---|---|"]
     return "\n".join([*rows, *(f"| {'; '.join(families)} | {rest} |" for rest, families in names.items())])
 

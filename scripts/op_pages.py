@@ -121,5 +121,5 @@ def _draw(op: Op) -> None:
 def _inputs_of_picture(op: Op) -> list[str]:
     """The arguments after x with which the picture is drawn."""
     names = inspect.signature(attrgetter(public_path(op.name))(pg)).parameters
-    pairs = () if op.picture.of else zip(op.inputs[1:], op.picture.others, strict=True)
+    pairs = () if op.picture.inputs_of else zip(op.inputs[1:], op.picture.others, strict=True)
     return [f"{name}={value!r}" for name, value in pairs if value is not None and name in names]

@@ -60,7 +60,7 @@ def _record(op: Op) -> dict[str, Any]:
 def grid(op: Op, curves: list[Curve]) -> Tensor:
     picture = op.picture
     low, high = picture.low, picture.high
-    jumps = {*picture.edges, *picture.jumps, *(jump for curve in curves for jump in curve.jumps)}
+    jumps = {*picture.bounds, *picture.jumps, *(jump for curve in curves for jump in curve.jumps)}
     off = _BESIDE * (high - low)
     near = [at for jump in jumps for at in (jump - off, jump, jump + off) if low < at < high]
     even = [at for at in torch.linspace(low, high, _POINTS).tolist() if all(abs(at - jump) > off for jump in jumps)]

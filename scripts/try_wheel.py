@@ -27,7 +27,7 @@ def main() -> int:
             if rule == "custom":
                 continue
             chosen = {"rule": rule} if len(op.rules) > 1 else {}
-            y = op.public(*(op.picture.of(x) if op.picture.of else (x, *op.picture.others)), **chosen)
+            y = op.public(*(op.picture.inputs_of(x) if op.picture.inputs_of else (x, *op.picture.others)), **chosen)
             if y.requires_grad:
                 torch.autograd.grad(y.sum(), x)
     x = torch.tensor([0.0, 0.5, 1.0], requires_grad=True)

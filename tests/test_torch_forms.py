@@ -189,7 +189,7 @@ def taught() -> Iterator[Form]:
         Form(
             "bounded",
             switches=("clamp", EDGE),
-            takes={"input": MISSING, "low": MISSING},
+            defaults={"input": MISSING, "low": MISSING},
             owners=(torch.ops.pseudograd_tests,),
             arrange=lambda x, low: ("torch.clamp_min", (x, low, None)),
             nodes=("GeneratedBackwardFor_pseudograd_tests_bounded",),

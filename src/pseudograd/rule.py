@@ -134,11 +134,11 @@ class Picture(Record):
     """How an op is drawn, for x from low to high."""
 
     others: tuple[Any, ...] = ()  # the inputs behind x
-    edges: tuple[float, ...] = ()  # the x at a bound
+    bounds: tuple[float, ...] = ()  # the x at a bound
     jumps: tuple[float, ...] = ()  # the x where values jump
     low: float = -2.0
     high: float = 2.0
-    of: Callable[[Tensor], tuple[object, ...]] | None = None  # of(x): all inputs, if they are not x and `others`
+    inputs_of: Callable[[Tensor], tuple[object, ...]] | None = None  # all inputs, if they are not x and `others`
 
 
 BOUNDED = ("x", "min", "max")  # the inputs of a clamp

@@ -426,7 +426,7 @@ def test_a_line_breaks_only_where_its_own_value_jumps() -> None:
 def test_every_rule_of_every_op_can_be_drawn(name: str) -> None:
     """And shows the values that the op computes: y of the picture's inputs, and a gradient for both signs."""
     op = OPS[name]
-    inputs = op.picture.of or (lambda x: (x, *op.picture.others))
+    inputs = op.picture.inputs_of or (lambda x: (x, *op.picture.others))
     others = dict(zip(op.inputs[1:], op.picture.others, strict=False))
     rules: list[Any] = [
         pg.rules.custom(torch.cos) if rule.name == "custom" else rule.name

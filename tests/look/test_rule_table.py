@@ -15,7 +15,7 @@ ROWS = [
     (name, rule)
     for name, op in OPS.items()
     for rule in op.rules
-    if op.picture.of is None and None not in op.rules[rule].parameters.values()  # a user's function has no default
+    if not op.picture.inputs_of and None not in op.rules[rule].parameters.values()  # a user's function has no default
 ]
 
 

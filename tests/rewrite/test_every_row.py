@@ -77,7 +77,7 @@ class Way(NamedTuple):
 
     def call(self, x: Any, others: list[Any]) -> Any:
         if self.is_by_name:
-            return self.function(x, **dict(zip([*self.spelling.form.takes][1:], others, strict=False)))
+            return self.function(x, **dict(zip([*self.spelling.form.defaults][1:], others, strict=False)))
         return self.function(x, *others)
 
     def run(self, stands_in: StandsIn | None = None) -> Result:
@@ -117,14 +117,14 @@ def ways_of(form: Form) -> list[tuple[Way, Result]]:
         ways = [
             Way(f"{function} {number}", spelling, function, partial(_built, choice), is_by_name)
             for is_by_name in (False, True)
-            for count in range([*form.takes.values()].count(MISSING), len(form.takes) + 1)
-            for number, choice in enumerate(itertools.product(*(ARGUMENTS[name] for name in [*form.takes][:count])))
+            for count in range([*form.defaults.values()].count(MISSING), len(form.defaults) + 1)
+            for number, choice in enumerate(itertools.product(*(ARGUMENTS[name] for name in [*form.defaults][:count])))
             if count > 1 or not is_by_name
         ]
         outcomes = [(way, _outcome(way)) for way in ways]
         taken = [(way, outcome) for way, outcome in outcomes if isinstance(outcome, Result)]
         has_derivative = not any(isinstance(outcome, str) and "derivative" in outcome for _, outcome in outcomes)
-        assert taken or not has_derivative, f"torch takes none of the arguments for {function}: {form.takes}"
+        assert taken or not has_derivative, f"torch takes none of the arguments for {function}: {form.defaults}"
         every_way += taken
     return every_way
 

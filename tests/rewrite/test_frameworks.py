@@ -123,7 +123,7 @@ def test_every_point_is_as_there_or_torchs_own(framework: str) -> None:
 @pytest.mark.filterwarnings("ignore")  # torch's own, of some losses
 @pytest.mark.parametrize(("pin", "away"), one_in(2, [*FRAMEWORKS, "a number for each family"], [0.4, -0.4]))
 def test_beside_a_kink_a_pin_changes_nothing(pin: str, away: float) -> None:
-    families: Any = {name: 0.25 for name, family in FAMILIES.items() if family.takes}
+    families: Any = {name: 0.25 for name, family in FAMILIES.items() if family.number}
     framework = pin if pin in FRAMEWORKS else "jax"  # whose points are gone through
     points = [point for point, _ in _points(framework) if "round" not in point.id]  # which brings it back
     finite = [point for point in points if all(torch.tensor(x).isfinite().all() for x in point.inputs)]

@@ -66,7 +66,7 @@ def curve_of(drawable: object, op: Op, picture: Picture, edge: Edge | None, maxi
     if op is not CLAMP or not picture.others or not _takes(drawable, picture.others):
         return Curve(label, drawable, f"y = {label}(x)", colour(label, position))
     text, bounds = f"y = {label}({_arguments(picture.others)})", picture.others
-    return Curve(label, lambda x: drawable(x, *bounds), text, colour(label, position), picture.edges, bounds)
+    return Curve(label, lambda x: drawable(x, *bounds), text, colour(label, position), picture.bounds, bounds)
 
 
 def _takes(f: Function, bounds: tuple[object, ...]) -> bool:
@@ -100,11 +100,11 @@ def _curve_of_rule(rule: str | RuleObject, op: Op, picture: Picture, edge: Edge 
     options: dict[str, object] = {"rule": rule} if len(op.rules) > 1 else {}
     options |= {"edge": chosen} if op.edges else {}
     options |= {"maximize": True} if maximize else {}
-    inputs = picture.of or (lambda x: (x, *picture.others))
-    y = "y" if picture.of else f"y = {op.name}({_arguments(picture.others) if op is CLAMP else 'x'})"
+    inputs = picture.inputs_of or (lambda x: (x, *picture.others))
+    y = "y" if picture.inputs_of else f"y = {op.name}({_arguments(picture.others) if op is CLAMP else 'x'})"
     if edge is not None and not own_edge and not call.rule.ignores_edge:
         label = f"{label}/{edge}"
-    jumps = (*picture.edges, *call.rule.jumps(**call.parameters))
+    jumps = (*picture.bounds, *call.rule.jumps(**call.parameters))
     inside = picture.others if op.inputs == BOUNDED else None
     return Curve(label, lambda x: op.public(*inputs(x), **options), y, colour(label), jumps, inside)
 
@@ -185,7 +185,7 @@ def jumps_in(functions: Iterable[Function], low: float, high: float) -> set[floa
 
 def grid_of(picture: Picture, curves: list[Curve], more: Iterable[float] = ()) -> Grid:
     """The x to draw at: the pieces between the jumps, which end just beside them."""
-    known = {*picture.edges, *picture.jumps, *more, *(jump for curve in curves for jump in curve.jumps)}
+    known = {*picture.bounds, *picture.jumps, *more, *(jump for curve in curves for jump in curve.jumps)}
     inner = sorted(jump for jump in known if picture.low < jump < picture.high)
     off = _DISTANCE_TO_JUMP * (picture.high - picture.low)
     starts = [picture.low, *(jump + off for jump in inner)]

@@ -45,8 +45,8 @@ def _rule_lines(op: Op, rule: Rule) -> str:
 def what_is_saved(op: Op, rule: Rule) -> str:
     """The inputs or bits that a call saves for a backward to x alone, between the bounds that the op is drawn with."""
     saved = rule.inputs_read((True,) + (False,) * (len(op.inputs) - 1))
-    if op.picture.of is not None:
-        drawn = zip(op.inputs, op.picture.of(torch.zeros(1)), strict=True)
+    if op.picture.inputs_of is not None:
+        drawn = zip(op.inputs, op.picture.inputs_of(torch.zeros(1)), strict=True)
         return ", ".join(name for name, value in drawn if name in saved and isinstance(value, Tensor)) or "nothing"
     if "x" not in saved:
         return "nothing"

@@ -74,6 +74,6 @@ ABS = register(
         default_edge=0,
         public=abs,
         samples=(around("around 0", 0.0, 1.0), matrix(3, (3, 5))),
-        picture=Picture(edges=(0.0,)),
+        picture=Picture(bounds=(0.0,)),
     )
 )

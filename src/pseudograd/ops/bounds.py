@@ -351,9 +351,9 @@ def hardtanh(
 
 def picture_of(low: float | None, high: float | None) -> Picture:
     """The picture of a clamp to these bounds. It shows the range and half its width on each side."""
-    edges = tuple(bound for bound in (low, high) if bound is not None)
-    margin = (edges[-1] - edges[0]) / 2 or 1.0
-    return Picture((low, high), edges, low=edges[0] - margin, high=edges[-1] + margin)
+    bounds = tuple(bound for bound in (low, high) if bound is not None)
+    margin = (bounds[-1] - bounds[0]) / 2 or 1.0
+    return Picture((low, high), bounds, low=bounds[0] - margin, high=bounds[-1] + margin)
 
 
 def _op(

@@ -548,10 +548,10 @@ POLICY_LOSS = register(
         gradient_to="log_ratio",
         formula_of="log_ratio",
         picture=Picture(
-            edges=(math.log(0.8), math.log(1.28)),
+            bounds=(math.log(0.8), math.log(1.28)),
             low=-1.0,
             high=1.0,
-            of=lambda x: (x, torch.ones_like(x), 0.2, 0.28, None, 0, 0),
+            inputs_of=lambda x: (x, torch.ones_like(x), 0.2, 0.28, None, 0, 0),
         ),
     )
 )

@@ -178,6 +178,6 @@ REPLACE_GRAD = register(
         gradient_to="x_backward",
         public=replace_grad,
         samples=(_sample(3, 4), _sample(1, 4), _sample(4), _sample(3, 1), _sample()),
-        picture=Picture(of=lambda x: (torch.sign(x), torch.tanh(x)), jumps=(0.0,)),
+        picture=Picture(inputs_of=lambda x: (torch.sign(x), torch.tanh(x)), jumps=(0.0,)),
     )
 )

@@ -93,7 +93,7 @@ def _parse_convention(name: str, value: object) -> str:
     number = as_number(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise TypeError(must("pin_edge", name, "be a number or the name of a framework or torch version", value))
-    if not family.takes:
+    if not family.number:
         remedy = "One number does not say which of the tied entries gets it"
         raise ValueError(must("pin_edge", name, f"be one of {', '.join(names)}", value, remedy))
     if not math.isfinite(number):
@@ -113,5 +113,5 @@ def _find_convention(family: Family, name: str, names: list[str]) -> Convention:
         raise unknown_name("pin_edge", family.name, names, name)
     convention = family.torch_convention(era)
     # Under the installed era, torch's own quantile has its convention.
-    is_quantile = not family.takes and convention in ERAS
+    is_quantile = not family.number and convention in ERAS
     return OWN if is_quantile and era == installed_era() else convention

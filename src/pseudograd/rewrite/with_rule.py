@@ -44,7 +44,7 @@ class WithRule(nn.Module):
             return own(x)
         if not engine.is_recording(x):
             return own(x)
-        _, *names = self.form.takes
+        _, *names = self.form.defaults
         arranged = self.form.arrange(x, *[getattr(self, name) for name in names])
         if arranged is None:
             return own(x)
@@ -92,24 +92,24 @@ def __getattr__(name: str) -> object:
 
 def primitive_for(kind: type[nn.Module], rule: RuleLike) -> Primitive | None:
     """The primitive that runs for modules of this class under the rule; None if they take no such rule."""
-    return MODULES[kind].primitive_with(_usual_primitive(kind).name, rule)
+    return MODULES[kind].primitive_with(_default_primitive(kind).name, rule)
 
 
-def _usual_primitive(kind: type[nn.Module]) -> Primitive:
-    usual = MODULES[kind].usual
-    assert usual is not None, "a module needs no more than its defaults"
-    return PRIMITIVES[usual.primitive]
+def _default_primitive(kind: type[nn.Module]) -> Primitive:
+    read = MODULES[kind].default_read
+    assert read is not None, "a module needs no more than its defaults"
+    return PRIMITIVES[read.primitive]
 
 
 def module_with_rule(old: nn.Module, rule: RuleLike) -> nn.Module:
     """A module that replaces `old` and has the rule, the same hooks and the same training flag. Raises the errors of its op."""
     kind = kind_of(old)
-    usual, form = _usual_primitive(kind), MODULES[kind]
+    default, form = _default_primitive(kind), MODULES[kind]
     primitive = primitive_for(kind, rule)
     if primitive is None or primitive.name not in OPS:
-        op = OPS.get(form.op or form.names[0], usual)
+        op = OPS.get(form.op or form.names[0], default)
         make_call(op, rule, op.default_edge)  # raises what is wrong with the rule, in the name of the op
-    primitive = primitive or usual
+    primitive = primitive or default
     new_kind = class_with_rule(kind)
     new = new_kind.__new__(new_kind)
     new.__dict__.update({**old.__dict__, "rewritten": make_call(primitive, rule, primitive.default_edge).spec})

@@ -39,8 +39,8 @@ class Family(Record):
     """
 
     name: str
-    at: str  # the kink in words
-    takes: str = ""  # what a number for the family means; empty if the family takes only names
+    kink: str  # in words
+    number: str = ""  # what a number for the family means; empty if the family takes only names
     torch: Convention = OWN
     jax: Convention | None = None
     tensorflow: Convention | None = None

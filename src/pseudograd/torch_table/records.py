@@ -26,7 +26,7 @@ Function = Callable[..., Any]  # of torch, as a TorchFunctionMode gets it, with 
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
 Inputs = tuple[Any, ...]
-Takes = Mapping[str, object]  # the arguments of a function with their defaults
+Defaults = Mapping[str, object]  # the arguments of a function with their defaults
 Arranged = tuple[str, Inputs]  # the name of the primitive that stands in, and its inputs
 Arrange = Callable[..., Arranged | None]
 Run = Callable[..., Tensor]  # run(function, *arguments) calls a function of torch under the contexts
@@ -71,7 +71,7 @@ def edge_case(
     return EdgeCase(text, lambda x, tensor: code(x * 1, tensor), {CLOSED_ERA: slopes, **later})
 
 
-X: Takes = {"input": MISSING}
+X: Defaults = {"input": MISSING}
 
 
 class Form(Record):
@@ -86,7 +86,7 @@ class Form(Record):
 
     arrange(*values): our primitive that runs in its place, with its inputs; None if torch has to run the call.
     aten_arrange: the same for the functions of aten, if it differs.
-    otherwise: a second primitive, for the rules that the primitive of `arrange` lacks; it reads some of the same inputs. If both lack a
+    second_primitive: for the rules that the primitive of `arrange` lacks; it reads some of the same inputs. If both lack a
         rule, torch's own function runs.
     op: our op in whose name an error about a rule is raised; empty if it has the name of the function.
 
@@ -96,21 +96,21 @@ class Form(Record):
     modules: the classes of torch.nn that call the function. Their attributes have the names of its arguments.
 
     nodes: how the names of its autograd nodes start.
-    saved: the arguments that the nodes save, in the order of `takes`; empty for none.
+    saved: the arguments that the nodes save, in the order of `defaults`; empty for none.
     saved_in_place: what the nodes of a call in place save, its result among them; empty unless the result shows where x was at the kink.
     """
 
     name: str
     other_name: str = ""
     switches: tuple[str, ...] = ()
-    takes: Takes = X  # its arguments with their defaults, the tensor first
+    defaults: Defaults = X  # its arguments in their order, the tensor first; MISSING without a default
     owners: tuple[object, ...] = (torch, Tensor, _aten)
     overloads: tuple[str, ...] = ("default",)
     with_inplace: tuple[object, ...] = ()  # the owners whose function takes the argument `inplace`
     each: str = ""
     arrange: Arrange = lambda *values: None
     aten_arrange: Arrange | None = None
-    otherwise: str = ""
+    second_primitive: str = ""
     op: str = ""
     hides: tuple[str, ...] = ()
     write: Write | None = None
@@ -126,16 +126,16 @@ class Form(Record):
         return tuple([name for name in (self.name, self.other_name) if name])
 
     def primitive_with(self, primitive: str, rule: RuleLike) -> Primitive | None:
-        """This primitive if it has the rule, else that of `otherwise` if it has the rule, else None."""
-        for name in (primitive, self.otherwise):
+        """This primitive if it has the rule, else that of `second_primitive` if it has the rule, else None."""
+        for name in (primitive, self.second_primitive):
             if name and has_rule(PRIMITIVES[name], rule):
                 return PRIMITIVES[name]
         return None
 
     @property
-    def usual(self) -> Read | None:
+    def default_read(self) -> Read | None:
         """How a call with x alone is read, for example with an empty x."""
-        arranged = self.arrange(torch.empty(0, device="cpu"), *[*self.takes.values()][1:])
+        arranged = self.arrange(torch.empty(0, device="cpu"), *[*self.defaults.values()][1:])
         return None if arranged is None else Read(*arranged)
 
 
@@ -161,23 +161,23 @@ class Spelling:
         self.arrange = arrange
         self.in_place = in_place
         self.takes_inplace = takes_inplace
-        takes = {**form.takes, "inplace": False} if takes_inplace else form.takes
-        self.takes, self.defaults = tuple(takes), tuple(takes.values())
+        defaults = {**form.defaults, "inplace": False} if takes_inplace else form.defaults
+        self.names, self.defaults = tuple(defaults), tuple(defaults.values())
         aliases = _ALIASES_OF_LISTS if form.each else _ALIASES
         self.aliases: dict[str, str] = {} if takes_inplace else aliases
 
     def values(self, args: Arguments, kwargs: Keywords) -> list[Any] | None:
-        """The arguments in the order of `takes`; None for a call that torch will refuse, and for one with out=."""
-        if len(args) > len(self.takes):
+        """The arguments in the order of `names`; None for a call that torch will refuse, and for one with out=."""
+        if len(args) > len(self.names):
             return None
         values = list(args) + list(self.defaults[len(args) :])
         for key in kwargs:
             name = self.aliases.get(key, key)
             if name == "out" and kwargs[key] is None:
                 continue
-            if name not in self.takes:
+            if name not in self.names:
                 return None
-            values[self.takes.index(name)] = kwargs[key]
+            values[self.names.index(name)] = kwargs[key]
         for value in values:
             if value is MISSING:
                 return None

@@ -47,10 +47,10 @@ def leave_node(
     grad = arriving[0]
     if form.saved:
         return leaving if grad is None else _replace(form, replacement, node, leaving, grad)
-    usual = form.usual
-    call = None if usual is None else replacement.call(form, usual.primitive)
+    default = form.default_read
+    call = None if default is None else replacement.call(form, default.primitive)
     # The node keeps no input, so only a rule that reads grad alone can be computed here. A pin reads x.
-    if usual is None or replacement.is_pin or (call and call.rule.inputs_read((True,) * len(usual.inputs))):
+    if default is None or replacement.is_pin or (call and call.rule.inputs_read((True,) * len(default.inputs))):
         refuse(f"{form.names[0]} does not keep its input; run the program under override instead")
         return leaving
     if call is None or grad is None:

@@ -20,9 +20,9 @@ from ..records import (
     TENSORS,
     Arrange,
     Arranged,
+    Defaults,
     Form,
     Inputs,
-    Takes,
     X,
     edge_case,
     pass_on,
@@ -30,7 +30,7 @@ from ..records import (
 )
 
 _aten = torch.ops.aten
-_ALPHA: Takes = {"input": MISSING, "alpha": 1.0}
+_ALPHA: Defaults = {"input": MISSING, "alpha": 1.0}
 _IN_NN, _NOT_OF_TENSORS = (*NN, _aten), (torch, functional, _aten)
 
 # --- between bounds ---------------------------------------------------------------------------------------------------
@@ -92,14 +92,14 @@ def _saturating(
     module: type[nn.Module],
     kink: Kink,
     case: str = "",
-    takes: Takes = X,
+    defaults: Defaults = X,
     saved: tuple[str, ...] = (),
     **others: Any,
 ) -> Form:
     return Form(
         name,
         **{"switches": ("relu",), **others},
-        takes=takes,
+        defaults=defaults,
         owners=(*TENSORS, *NN, _aten),
         with_inplace=(functional,),
         arrange=arrange,
@@ -168,7 +168,7 @@ FORMS = [
         nn.Hardtanh,
         Kink(_HARDTANH, example=(0.0, 0.0, 1.0), pick=_pick_hardtanh),
         "hardtanh(x, 0, 1)",
-        takes={"input": MISSING, "min_val": -1.0, "max_val": 1.0},
+        defaults={"input": MISSING, "min_val": -1.0, "max_val": 1.0},
         saved=("self", "min_val", "max_val"),
     ),
     _saturating(
@@ -176,7 +176,7 @@ FORMS = [
         pass_on("torch.hardsigmoid", -3.0, 3.0),
         nn.Hardsigmoid,
         Kink(_HARDSIGMOID, example=(3.0,)),
-        otherwise="hardsigmoid",
+        second_primitive="hardsigmoid",
         op="clamp",
         saved=("self",),
         switches=("relu", "hardsigmoid"),  # with the rules of a clamp, and with its own
@@ -184,7 +184,7 @@ FORMS = [
     Form(
         "gelu",
         switches=("gelu",),
-        takes={"input": MISSING, "approximate": "none"},
+        defaults={"input": MISSING, "approximate": "none"},
         owners=_IN_NN,
         arrange=_arrange_gelu,
         modules=(nn.GELU,),
@@ -204,7 +204,7 @@ FORMS = [
     Form(
         "leaky_relu",
         switches=("leaky_relu",),
-        takes={"input": MISSING, "negative_slope": 0.01},
+        defaults={"input": MISSING, "negative_slope": 0.01},
         owners=_IN_NN,
         with_inplace=(functional,),
         arrange=pass_on("leaky_relu"),
@@ -218,14 +218,14 @@ FORMS = [
     Form("abs", "absolute", saved=("self",), kink=Kink(_ABS, pass_on("torch.abs"), nodes=("AbsBackward",))),
     Form(
         "elu",
-        takes=_ALPHA,
+        defaults=_ALPHA,
         owners=_IN_NN,
         with_inplace=(functional,),
         kink=_exponential("elu", lambda alpha: (alpha, 1.0, 1.0), functional.elu, "alpha", example=(0.0, 1.0)),
     ),
     Form(
         "celu",
-        takes=_ALPHA,
+        defaults=_ALPHA,
         owners=_NOT_OF_TENSORS,
         with_inplace=(functional,),
         kink=_exponential(

@@ -21,9 +21,9 @@ from ..records import (
     PASSES_ALL,
     Arrange,
     Arranged,
+    Defaults,
     EdgeCase,
     Form,
-    Takes,
     X,
     edge_case,
     is_constant,
@@ -39,7 +39,7 @@ Bound = float | Tensor | None
 CLAMP = Family(
     "clamp",
     "a bound; x, the bound",
-    takes=FIRST,
+    number=FIRST,
     torch=CLOSED_ERA,
     since_2_14=OPEN_ERA,
     jax="jax",
@@ -113,12 +113,12 @@ def _arrange_aten_clamp(x: Tensor, min: object, max: object) -> Arranged | None:
     return None if len(kinds) == 2 else _arrange_clamp(x, min, max)
 
 
-def _list_form(name: str, each: str, takes: Takes, *switches: str) -> Form:
+def _list_form(name: str, each: str, defaults: Defaults, *switches: str) -> Form:
     node = "Foreach" + "".join(word.capitalize() for word in name.split("_"))
-    return Form(f"_foreach_{name}", switches=switches, takes=takes, owners=(torch,), each=each, nodes=(node,))
+    return Form(f"_foreach_{name}", switches=switches, defaults=defaults, owners=(torch,), each=each, nodes=(node,))
 
 
-_LIST_AND_BOUND: Takes = {"input": MISSING, "scalar": MISSING}
+_LIST_AND_BOUND: Defaults = {"input": MISSING, "scalar": MISSING}
 
 # --- between two tensors ----------------------------------------------------------------------------------------------
 
@@ -189,14 +189,14 @@ def _arrange_extreme(
 
 
 _PAIR = ("x", "other")
-_TWO: Takes = {"input": MISSING, "other": None}  # without `other` the name means another function, which torch runs
+_TWO: Defaults = {"input": MISSING, "other": None}  # without `other` the name means another function, which torch runs
 
 
 def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound: Literal["min", "max"]) -> list[Form]:
     """bound: of the maximum, each input is the min of the other."""
     is_min = bound == "max"
     notes = (".5, .5", ".5, .5; NaN 0, 0", "1, 0; NaN 0, 1")
-    ties = Family(name, "a tie", takes=FIRST, torch=0.5, jax="jax", tensorflow="tensorflow", notes=notes)
+    ties = Family(name, "a tie", number=FIRST, torch=0.5, jax="jax", tensorflow="tensorflow", notes=notes)
     pair = pin(ties, f"torch.{name} of two", partial(_pull_extreme, is_min), function, _PAIR)
     forward = (lambda x, min, max: function(x, max)) if is_min else (lambda x, min, max: function(x, min))
     bounded = stand_in(f"torch.{name}", forward, "clamp")
@@ -206,7 +206,7 @@ def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound
         Form(
             spelling,
             switches=("clamp",),
-            takes=_TWO,
+            defaults=_TWO,
             overloads=(overload,),
             arrange=partial(_arrange_extreme, bounded, either, bound),
             saved=("self", "other"),
@@ -221,12 +221,12 @@ def _extremes(name: str, function: Callable[..., Tensor], short_name: str, bound
 
 
 def _fextreme(name: str, function: Callable[..., Tensor]) -> Form:
-    ties = Family(name, "a tie", takes=FIRST, torch=1.0, since_2_14=0.5, jax=0.0, notes=("see above", "0, 1", ""))
+    ties = Family(name, "a tie", number=FIRST, torch=1.0, since_2_14=0.5, jax=0.0, notes=("see above", "0, 1", ""))
     pin(ties, f"torch.{name}", partial(_pull_fextreme, name == "fmin"), function, _PAIR)
     return Form(
         name,
         switches=(EDGE,),
-        takes=_TWO,
+        defaults=_TWO,
         arrange=pass_pair(f"torch.{name}"),
         nodes=(name.capitalize(),),
         saved=("self", "other"),
@@ -248,7 +248,7 @@ def _clamp_form(
         name,
         other_name,
         switches=("clamp", EDGE),
-        takes={"input": MISSING, **dict.fromkeys(bounds)},
+        defaults={"input": MISSING, **dict.fromkeys(bounds)},
         overloads=("default", "Tensor"),
         arrange=arrange,
         aten_arrange=aten_arrange,

@@ -26,7 +26,7 @@ FORMS = [
     Form(
         "normalize",
         switches=("clamp", EDGE),
-        takes={"input": MISSING, "p": 2.0, "dim": 1, "eps": 1e-12, "out": None},
+        defaults={"input": MISSING, "p": 2.0, "dim": 1, "eps": 1e-12, "out": None},
         owners=(functional,),
         hides=("clamp_min",),
         write=_write_normalize,

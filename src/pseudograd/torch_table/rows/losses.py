@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..records import EDGE, MISSING, Form, Run, Takes, Write, in_float32
+from ..records import EDGE, MISSING, Defaults, Form, Run, Write, in_float32
 
 _EPSILON = torch.tensor(1e-12, dtype=torch.float32).item()  # a float of C++
 _NONE, _MEAN, _SUM = 0, 1, 2
 _REDUCTIONS = {"none": _NONE, "mean": _MEAN, "sum": _SUM}
 # The arguments that a function of torch.nn.functional takes last.
-_LEGACY: Takes = {"size_average": None, "reduce": None, "reduction": "mean"}
+_LEGACY: Defaults = {"size_average": None, "reduce": None, "reduction": "mean"}
 
 
 def _parse_reduction(*last: object) -> int | None:
@@ -123,28 +123,28 @@ def _write_reduced(losses_of: Callable[..., Tensor | None], parse: Callable[...,
     return write
 
 
-def _loss_forms(name: str, takes: Takes, losses_of: Callable[..., Tensor | None]) -> list[Form]:
+def _loss_forms(name: str, defaults: Defaults, losses_of: Callable[..., Tensor | None]) -> list[Form]:
     """A row for each owner of a loss: they differ in their last arguments.
 
-    takes: the arguments before these, with their defaults. The default of `reduction` is "none" in torch and "mean" in torch.ops.aten,
+    defaults: the arguments before these, with their defaults. The default of `reduction` is "none" in torch and "mean" in torch.ops.aten,
     although both are made from one text: torch's parser reads the name of the default as 0.
     """
     of_torch = in_float32(_write_reduced(losses_of, lambda code: code if isinstance(code, int) else None, 1))
-    by_owner: tuple[tuple[object, Write, Takes], ...] = (
+    by_owner: tuple[tuple[object, Write, Defaults], ...] = (
         (functional, in_float32(_write_reduced(losses_of, _parse_reduction, len(_LEGACY))), _LEGACY),
         (torch, of_torch, {"reduction": _NONE}),
         (torch.ops.aten, of_torch, {"reduction": _MEAN}),
     )
-    return [_form(name, owner, {**takes, **last}, write) for owner, write, last in by_owner]
+    return [_form(name, owner, {**defaults, **last}, write) for owner, write, last in by_owner]
 
 
-def _form(name: str, owner: object, takes: Takes, write: Write) -> Form:
-    return Form(name, switches=("clamp", EDGE), takes=takes, owners=(owner,), hides=("clamp_min",), write=write)
+def _form(name: str, owner: object, defaults: Defaults, write: Write) -> Form:
+    return Form(name, switches=("clamp", EDGE), defaults=defaults, owners=(owner,), hides=("clamp_min",), write=write)
 
 
-_THREE: Takes = {"anchor": MISSING, "positive": MISSING, "negative": MISSING}
-_PAIR: Takes = {"input1": MISSING, "input2": MISSING, "target": MISSING, "margin": 0.0}
-_HINGE: Takes = {"input": MISSING, "target": MISSING, "margin": 1.0}
+_THREE: Defaults = {"anchor": MISSING, "positive": MISSING, "negative": MISSING}
+_PAIR: Defaults = {"input1": MISSING, "input2": MISSING, "target": MISSING, "margin": 0.0}
+_HINGE: Defaults = {"input": MISSING, "target": MISSING, "margin": 1.0}
 FORMS = [
     *_loss_forms("margin_ranking_loss", _PAIR, _rank),
     *_loss_forms("cosine_embedding_loss", _PAIR, _compare_angles),

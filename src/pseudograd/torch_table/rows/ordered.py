@@ -17,7 +17,7 @@ from ...ops.replace import REPLACE_GRAD
 from ...rule import call_for
 from ..conventions import SHARED, Family, Kink
 from ..eras import CLOSED_ERA, OPEN_ERA
-from ..records import MISSING, TENSORS, Form, Takes
+from ..records import MISSING, TENSORS, Defaults, Form
 
 Own = Callable[..., Any]  # torch's function with the arguments of the call, or with another x
 _types: Any = torch.return_types
@@ -194,22 +194,26 @@ _QUANTILE = Family(
     jax="jax",
     notes=("shared, or one", "as they are sorted", ""),
 )
-_DIM: Takes = {"dim": MISSING, "keepdim": False}
-_EACH_Q: Takes = {"q": MISSING, "dim": None, "keepdim": False, "interpolation": "linear"}
+_DIM: Defaults = {"dim": MISSING, "keepdim": False}
+_EACH_Q: Defaults = {"q": MISSING, "dim": None, "keepdim": False, "interpolation": "linear"}
 
 
 def pin_form(
     name: str,
     family: Family,
     write: Callable[..., object],
-    takes: Takes,
+    defaults: Defaults,
     *overloads: str,
     owners: tuple[object, ...] = TENSORS,
 ) -> Form:
     """A row that a pin writes out. overloads: those of aten; without any, the row is not about aten's function."""
     owners = (*owners, torch.ops.aten) if overloads else owners
     return Form(
-        name, takes={"input": MISSING, **takes}, owners=owners, overloads=overloads, kink=Kink(family, write=write)
+        name,
+        defaults={"input": MISSING, **defaults},
+        owners=owners,
+        overloads=overloads,
+        kink=Kink(family, write=write),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...rule import OPS, Gradients, Pull, Wants
-from ..records import MISSING, PASSES, TENSORS, Arrange, Arranged, Form, Run, Takes, edge_case, pass_on, stand_in
+from ..records import MISSING, PASSES, TENSORS, Arrange, Arranged, Defaults, Form, Run, edge_case, pass_on, stand_in
 
 _aten = torch.ops.aten
 _ROUND = stand_in("torch.round", OPS["round"].forward, "round", ("x", "decimals"), saves="a copy")
@@ -62,9 +62,9 @@ def _z_with_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) -> Te
     return torch.round((x.double() * inverse.double() + zero_point.double()).float())
 
 
-_GRID: Takes = {"quant_min": MISSING, "quant_max": MISSING}
-_PER_TENSOR: Takes = {"scale": MISSING, "zero_point": MISSING, **_GRID}
-_PER_CHANNEL: Takes = {"scale": MISSING, "zero_point": MISSING, "axis": MISSING, **_GRID}
+_GRID: Defaults = {"quant_min": MISSING, "quant_max": MISSING}
+_PER_TENSOR: Defaults = {"scale": MISSING, "zero_point": MISSING, **_GRID}
+_PER_CHANNEL: Defaults = {"scale": MISSING, "zero_point": MISSING, "axis": MISSING, **_GRID}
 for _name, _takes, _through in (
     ("tensor", _PER_TENSOR, _pull_per_tensor),
     ("channel", _PER_CHANNEL, _pull_per_channel),
@@ -106,7 +106,7 @@ FORMS = [
     Form(
         "round",
         switches=("round",),
-        takes={"input": MISSING, "decimals": 0},
+        defaults={"input": MISSING, "decimals": 0},
         owners=(*TENSORS, torch.special, _aten),
         overloads=("default", "decimals"),
         arrange=pass_on(_ROUND),
@@ -119,7 +119,7 @@ FORMS = [
     Form(
         "fake_quantize_per_tensor_affine",
         switches=("fake_quantize",),
-        takes={"input": MISSING, **_PER_TENSOR},
+        defaults={"input": MISSING, **_PER_TENSOR},
         overloads=("default", "tensor_qparams"),
         arrange=_arrange_quantiser("torch.fake_quantize_per_tensor_affine"),
         nodes=("FakeQuantize", "FusedMovingAvgObsFq"),
@@ -134,14 +134,14 @@ FORMS = [
     Form(
         "fake_quantize_per_channel_affine",
         switches=("fake_quantize",),
-        takes={"input": MISSING, **_PER_CHANNEL},
+        defaults={"input": MISSING, **_PER_CHANNEL},
         arrange=_arrange_quantiser("torch.fake_quantize_per_channel_affine"),
     ),
     # A quantiser with its observer in one call, which torch.ao's quantisation-aware training uses by default.
     Form(
         "fused_moving_avg_obs_fake_quant",
         switches=("fake_quantize",),
-        takes={
+        defaults={
             **dict.fromkeys(("input", *_OBSERVER, *_SETTINGS), MISSING),
             "per_row_fake_quant": False,
             "symmetric_quant": False,

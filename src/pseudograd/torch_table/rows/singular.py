@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...rule import Gradients, Wants
 from ..conventions import OWN, SLOPE, Family, Kink, pin, share
-from ..records import MISSING, Form, Takes, pass_on, pass_pair
+from ..records import MISSING, Defaults, Form, pass_on, pass_pair
 from .ordered import Own, pin_form, replace_gradient, values_of
 
 
@@ -70,13 +70,13 @@ _NORM = Family("norm", "zeros, of the norms 1 and infinity", jax="jax", notes=("
 pin(_SQRT, "torch.sqrt", _pull_sqrt, torch.sqrt, ("x",))
 pin(_HYPOT, "torch.hypot", _pull_hypot, torch.hypot, ("x", "other"))
 _LINALG = (torch.linalg,)
-_AXES: Takes = {"dim": None, "keepdim": False, "dtype": None, "out": None}
+_AXES: Defaults = {"dim": None, "keepdim": False, "dtype": None, "out": None}
 
 FORMS = [
     Form("sqrt", kink=Kink(_SQRT, pass_on("torch.sqrt"))),
     Form(
         "hypot",
-        takes={"input": MISSING, "other": MISSING},
+        defaults={"input": MISSING, "other": MISSING},
         saved=("self", "other"),
         kink=Kink(_HYPOT, pass_pair("torch.hypot"), example=(0.0, torch.zeros(1)), nodes=("HypotBackward",)),
     ),
