@@ -177,10 +177,8 @@ def _find_or_make(argument: str, requirement: str, base: Interpreter) -> Interpr
 
 def _is_usable(folder: Path) -> bool:
     """Is the environment complete, and does its python run? The python from which it was made may be gone."""
-    if not (folder / _MISSING).is_file():
-        return False
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        return run_python(str(python_of(folder)), "").returncode == 0
+        return (folder / _MISSING).is_file() and run_python(str(python_of(folder)), "").returncode == 0
     return False
 
 

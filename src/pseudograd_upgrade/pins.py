@@ -171,7 +171,7 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
         return None, f"{old_fault} under torch {old.torch}, and {new_fault} under torch {new.torch}: no pin mends that"
     if old_fault:
         return new, f"{old_fault} under torch {old.torch} and not under torch {new.torch}"
-    if new_fault:
+    if new_fault or not (old.losses and new.losses):
         return old, ""
     directions = _directions(old) | _directions(new)
     is_ascent = directions == {_UP}
@@ -234,7 +234,7 @@ def _has_gradient(run: Recording) -> bool:
 
 def _loss_levels(run: Recording) -> tuple[float, float, float]:
     """The means of the first and of the last quarter of the losses, and the last loss."""
-    totals = [sum(losses) for losses in run.losses] or [0.0]
+    totals = [sum(losses) for losses in run.losses]
     quarter = max(1, len(totals) // 4)
     finite = [list(filter(math.isfinite, part)) for part in (totals[:quarter], totals[-quarter:])]
     start, end = (sum(part) / len(part) if part else math.inf for part in finite)
@@ -244,9 +244,8 @@ def _loss_levels(run: Recording) -> tuple[float, float, float]:
 def _is_cut_short(run: Recording, other: Recording, sign: int) -> bool:
     """Has the run fewer losses, and no lower loss at its end than the other run in the same pass?"""
     count = len(run.losses)
-    return 0 < count < len(other.losses) and not _is_lower(
-        sign * sum(run.losses[-1]), sign * sum(other.losses[count - 1])
-    )
+    ends = (sign * sum(losses) for losses in (run.losses[-1], other.losses[count - 1]))
+    return count < len(other.losses) and not _is_lower(*ends)
 
 
 def _is_lower(a: float, b: float) -> bool:

@@ -294,7 +294,7 @@ class CallListener(Listener):
             if not recorder.has_unheard and isinstance(result, Tensor):
                 recorder.has_unheard = function_name(func) not in _COPYING_FUNCTIONS
             return result
-        if _is_in_optimiser(sys._getframe(1)):
+        if _is_in_optimiser(sys._getframe()):
             return self.run(func, args, kwargs)
         recorder.is_on = True
         try:

@@ -23,7 +23,6 @@ from pseudograd.wording import counted
 from .recording import OTHER_ORDER, SHAKEN, Recording, Schedule, SuiteRun, load_recording, load_suite
 
 _OLDEST_PYTHON, OLDEST_TORCH = (3, 10), (2, 8)
-_SECONDS = 60  # for a short program
 MOST_RUNS, MOST_RUNS_OF_ROUTES = 17, 22  # that one answer can need
 _LAST_LINES = 12  # that an answer shows
 _DESCRIBE = """
@@ -121,13 +120,11 @@ def parse_version(torch: str) -> tuple[int, ...]:
     return tuple(int(part) for part in torch.split("+")[0].split(".")[:2])
 
 
-def run_python(path: str, program: str, seconds: float = _SECONDS) -> subprocess.CompletedProcess[str]:
+def run_python(path: str, program: str) -> subprocess.CompletedProcess[str]:
     """Run a short program in another folder, so that it imports no files of this one."""
     command, folder = [path, "-c", program], tempfile.gettempdir()
     silent = subprocess.DEVNULL
-    return subprocess.run(
-        command, stdin=silent, capture_output=True, text=True, cwd=folder, timeout=seconds, check=False
-    )
+    return subprocess.run(command, stdin=silent, capture_output=True, text=True, cwd=folder, timeout=120, check=False)
 
 
 @contextlib.contextmanager

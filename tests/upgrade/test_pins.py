@@ -36,6 +36,8 @@ def advice(old: tuple[float, ...], new: tuple[float, ...], origin: int = GELU_GR
         ((1.0, 0.5), (1.0, NAN), OLD_PIN),
         ((1.0,), (1.0,), OLD_PIN),
         ((), (), OLD_PIN),
+        ((), (1.0,), OLD_PIN),
+        ((1.0,), (), OLD_PIN),
         ((1.0, NAN), (NAN, INF), "the last loss is nan under torch 2.13.0, and the last loss is inf under torch 2.15.0: no pin"),
         ((1.0, 2.0), (1.0, 3.0), f"the loss does not fall under torch 2.13.0, where it ends better, {FIGURE}"),
         # An attack that ascends by hand, and under torch 2.15 does not begin.

@@ -27,15 +27,18 @@ def double(x: Tensor) -> Tensor:
 def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
     recorder = BlockRecorder(Schedule())
-    block = Blocks(recorder, None, Segments(recorder.end_segment, None)).make_block(double, "double")
+    block = Blocks(recorder, None, Segments(recorder.end_segment, None)).make_block(
+        lambda x: (double(x), x, 3), "double"
+    )
     x = torch.ones(3, requires_grad=True)
-    line, y = frames.file_and_line(frames.location().call), block(x)
+    line, y = frames.file_and_line(frames.location().call), block(x)[0]
     y.sum().backward()
     events = [
         (*event.origin[:3], event.origin.expression, event.tensors[0].numbers[0])
         for event in recorder.content()["steps"][1]
     ]
     name = "double, all of it"
+    assert recorder.noted.lines == []
     assert events == [("forward", name, line, "block(x)", 6), ("backward", name, line, "block(x)", 3)]
 
 

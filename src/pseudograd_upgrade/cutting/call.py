@@ -211,8 +211,8 @@ def number_text(entry: Tensor) -> str:
 def _float_text(value: float, dtype: torch.dtype) -> str:
     if not math.isfinite(value):
         return _nonfinite_text(value)
-    shorter = (float(f"{value:.{digits}g}") for digits in range(1, 18))
-    return repr(next((short for short in shorter if torch.tensor(short, dtype=dtype).item() == value), value))
+    shorter = (float(f"{value:.{digits}g}") for digits in range(18))
+    return repr(next(short for short in shorter if torch.tensor(short, dtype=dtype).item() == value))
 
 
 def copy_strided(tensor: Tensor) -> Tensor:
@@ -222,6 +222,6 @@ def copy_strided(tensor: Tensor) -> Tensor:
     span = 1 + sum((size - 1) * stride for size, stride in sizes) if x.numel() else 0
     if not span or span > 4 * x.numel() or x.is_conj() or x.is_neg():
         return x.clone(memory_format=torch.contiguous_format)
-    if any(size > 1 and not stride for size, stride in sizes):
+    if 0 in x.stride():
         return x.as_strided((span,), (1,), x.storage_offset()).clone().as_strided(x.shape, x.stride(), 0)
     return x.new_zeros(span).as_strided(x.shape, x.stride()).copy_(x)

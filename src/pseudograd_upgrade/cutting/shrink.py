@@ -19,7 +19,6 @@ from .call import Call, NoProgramError, Outcome, SameAloneError, copy_strided, n
 
 _ROUNDINGS = 64  # results that differ by at most so many roundings are equal
 _LEAST_SHARE = 0.01  # a smaller call must show this share of the first difference
-_ROUNDS = 3
 _MOST_TEXTS = 256  # a larger tensor is judged without the texts of its entries
 _SHORT_ENTRY = 4  # characters of a number that is short enough, such as -1.0
 
@@ -52,12 +51,11 @@ def shrink(pair: Pair, call: Call) -> Mismatch:
         mismatch = _run(pair, call, least=0.0)
     least = _LEAST_SHARE * min(1.0, mismatch.distance)
     try:
-        for _ in range(_ROUNDS):
+        before = None
+        while mismatch.call is not before:
             before = mismatch.call
             for move in _MOVES:
                 mismatch = _repeat(pair, mismatch, move, least)
-            if mismatch.call is before:
-                break
     except LateError:
         pass
     return mismatch
@@ -109,7 +107,7 @@ def _distance(a: Tensor | None, b: Tensor | None) -> float:
     if not differs.any():
         return 0.0
     distance = float((a - b)[differs].abs().nan_to_num(torch.inf, torch.inf).max())
-    largest = max(float(tensor.abs().nan_to_num(0.0, 0.0, 0.0).max()) for tensor in (a, b))
+    largest = max(float(tensor.abs().nan_to_num(0.0, 0.0).max()) for tensor in (a, b))
     return distance / largest if largest else distance
 
 
@@ -124,7 +122,7 @@ def _simplify_gradients(mismatch: Mismatch) -> Iterator[Call]:
     if len(call.grads) > 1:
         for grad in call.grads:
             yield call.but(grads=(grad,))
-    if call.kind == BACKWARD and len(call.requires) > 1:
+    if len(call.requires) > 1:
         yield call.but(requires=frozenset({mismatch.name.removeprefix("grad of ")}))
 
 
@@ -144,9 +142,7 @@ def _drop_arguments(mismatch: Mismatch) -> Iterator[Call]:
 def _drop_entries(mismatch: Mismatch) -> Iterator[Call]:
     """Shorten all dimensions of equal size together, because they are likely to belong together; then each dimension alone."""
     call = mismatch.call
-    sizes = {
-        (name, dim): size for name, tensor in call.tensors.items() for dim, size in enumerate(tensor.shape) if size > 1
-    }
+    sizes = {(name, dim): size for name, tensor in call.tensors.items() for dim, size in enumerate(tensor.shape)}
     groups = [[key for key in sizes if sizes[key] == size] for size in sorted(set(sizes.values()), reverse=True)]
     for group in [*groups, *([key] for key in sizes)]:
         size = sizes[group[0]]
@@ -187,9 +183,7 @@ def _drop_dimensions(mismatch: Mismatch) -> Iterator[Call]:
 
 
 def _squeeze(tensor: Tensor) -> Tensor:
-    if 1 not in tensor.shape or tuple(tensor.shape) == (1,):
-        return tensor
-    return copy_strided(tensor.squeeze() if tensor.numel() > 1 else tensor.reshape(1))
+    return copy_strided(tensor.reshape(tensor.shape[:1]) if tensor.numel() == 1 else tensor.squeeze())
 
 
 def _shorten_entries(mismatch: Mismatch) -> Iterator[Call]:

@@ -60,7 +60,7 @@ def compare_routes(runner: Runner, python: str, routes: tuple[str, str]) -> Answ
 
 
 def has_cuda(interpreter: Interpreter) -> bool:
-    return run_python(interpreter.path, _HAS_CUDA, 120).stdout.strip() == "True"
+    return run_python(interpreter.path, _HAS_CUDA).stdout.strip() == "True"
 
 
 def make_route(interpreter: Interpreter, route: str) -> Interpreter:
