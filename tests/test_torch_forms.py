@@ -63,7 +63,7 @@ def test_the_installed_era_is_what_torch_does_and_else_its_version(
     version: str, share: float, era: str, monkeypatch: pytest.MonkeyPatch, installed_era_anew: None
 ) -> None:
     """The version decides between eras that do the same with number bounds, and where torch does what no era did."""
-    monkeypatch.setitem(ERAS, "torch>=2.16", Era("torch>=2.16", (2, 16), "closed", 0.5, ERAS[OPEN_ERA].of_tensors))
+    monkeypatch.setitem(ERAS, "torch>=2.16", ERAS[OPEN_ERA].replaced(name="torch>=2.16", since=(2, 16), edge="closed"))
     monkeypatch.setattr(torch, "__version__", version)
     monkeypatch.setattr(torch_eras, "outside_every_mode", lambda measurement: share)
     assert installed_era() == era
@@ -116,7 +116,7 @@ def test_a_name_that_is_no_version_is_unknown(versions: object) -> None:
 @pytest.fixture
 def third_era(monkeypatch: pytest.MonkeyPatch) -> Iterator[Era]:
     """Half of grad with number bounds, a quarter for x at a tie of fmin and fmax, all of grad with tensor bounds."""
-    era = Era("torch>=2.16", (2, 16), "half", 0.25, ERAS[CLOSED_ERA].of_tensors)
+    era = ERAS[CLOSED_ERA].replaced(name="torch>=2.16", since=(2, 16), edge="half", share_in_fmax=0.25)
     monkeypatch.setitem(ERAS, era.name, era)
     monkeypatch.setattr(torch_eras, "LAST", (2, 17))
     for name, slopes in (("clamp(x, min=0)", Slopes(0.5)), ("clamp(x, min=tensor)", Slopes(1.0, 0.0))):
@@ -230,6 +230,9 @@ def test_switches_overlap_where_a_function_has_both() -> None:
     assert forms.overlap(["relu", "round"], ["hardsigmoid"])
     assert not forms.overlap(["round"], ["edge"])
     assert not forms.overlap([], ["edge"])
+    for function, families in (torch.clamp, {"clamp"}), (functional.relu, {"relu", "relu6", "hardtanh"}):
+        form = SPELLINGS[function].form
+        assert {family for family in forms.FAMILIES if forms.is_pinned_inside(form, [family])} == families
     with pg.override(hardsigmoid="exact") as context:
         functional.hardsigmoid(LEAF)
         torch.relu(LEAF)

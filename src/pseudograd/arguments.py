@@ -162,17 +162,21 @@ def check_integer(op: str, argument: str, value: object) -> None:
         raise TypeError(must(op, argument, "be an integer", value))
 
 
+def is_broadcastable(shape: torch.Size, target: torch.Size, grows: bool = False) -> bool:
+    """Does a tensor of `shape` broadcast with one of shape `target`? If `grows` is False, the result must have the shape `target`."""
+    for back in range(1, min(len(shape), len(target)) + 1):
+        if shape[-back] != target[-back] and shape[-back] != 1 and not (grows and target[-back] == 1):
+            return False
+    return grows or len(shape) <= len(target)
+
+
 def check_broadcast(op: str, argument: str, value: Tensor, shape: torch.Size, target: str, grows: bool = True) -> None:
     """`value` must broadcast with `shape`, that of `target`. If `grows` is False, the result must have `shape`, too."""
     if torch.jit.is_tracing():  # type: ignore[attr-defined]  # sizes are tensors then, and reading them leaves a warning in the trace
         return
     if value.shape == shape:
         return
-    fits = grows or value.dim() <= len(shape)
-    for back in range(1, min(value.dim(), len(shape)) + 1):
-        own, other = value.shape[-back], shape[-back]
-        fits = fits and (own == other or own == 1 or (grows and other == 1))
-    if not fits:
+    if not is_broadcastable(value.shape, shape, grows):
         requirement = f"broadcast {'with' if grows else 'to'} {target} of shape {tuple(shape)}"
         raise ValueError(must(op, argument, requirement, tuple(value.shape), "Reshape or expand it"))
 

@@ -5,9 +5,14 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch.autograd import graph
+from torch.utils.checkpoint import checkpoint
 
 import pseudograd
 from pseudograd.torch_table import private as torch_private
@@ -140,3 +145,31 @@ def test_the_ops_are_right_without_any_one_of_them() -> None:
     done = subprocess.run([sys.executable, "-c", _WITHOUT, names], capture_output=True, text=True, check=True)
     failures = json.loads(done.stdout.splitlines()[-1])
     assert failures == {}, "\n".join(f"{name}: {text}" for name, text in failures.items())
+
+
+@pytest.mark.skipif(not torch_private.tells_unpack_hooks, reason="torch 2.8 does not say what unpacks")
+@pytest.mark.parametrize(
+    ("context", "is_refused"),
+    [
+        (nullcontext, False),
+        (graph.save_on_cpu, False),  # a hook of torch
+        (lambda: graph.saved_tensors_hooks(lambda x: x, lambda x: x), True),
+        (None, True),
+    ],
+    ids=["nothing", "torch", "the program", "a checkpoint"],
+)
+def test_no_saved_value_is_read_by_code_of_the_program(context: Any, is_refused: bool) -> None:
+    x, index, nodes = torch.ones(2, requires_grad=True), torch.tensor([0, 1]), []
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        nodes.extend([x.sin().grad_fn, x[index].grad_fn])
+        return x.sin()
+
+    if context is None:
+        checkpoint(forward, x, use_reentrant=False)
+    else:
+        with context():
+            forward(x)
+    for node, name, value in zip(nodes, ("self", "indices"), (x, (index,)), strict=True):
+        with pytest.raises(RuntimeError, match="code of the program") if is_refused else nullcontext():
+            assert all(map(torch.equal, torch_private.saved(node, name), value))

@@ -165,6 +165,10 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, list[float]]] = {  # 
     "quantile": (lambda x: torch.quantile(x, 0.5), _x(1, 1, 1, 1), [0, 0.5, 0.5, 0]),
     "norm of one": (lambda x: torch.linalg.vector_norm(x, 1), _x(0, 1, -1), [1, 1, -1]),
     "norm of infinity": (lambda x: torch.norm(x, INF), _x(0, 0), [0.25, 0.25]),
+    "norm of a vector": (lambda x: torch.linalg.norm(x, 1), _x(0, -2), [1, -1]),
+    "least norm": (lambda x: torch.linalg.norm(x.reshape(2, 1), -INF, dim=0), _x(0, 0), [0.5, 0.5]),
+    "norm of all, kept": (lambda x: torch.norm(x.reshape(1, 2), INF, keepdim=True), _x(0, 0), [0.25, 0.25]),
+    "norm of rows, kept": (lambda x: torch.norm(x.reshape(2, 1), INF, 1, keepdim=True), _x(0, 0), [0.5, 0.5]),
     "hypot": (lambda x: torch.hypot(x, torch.zeros_like(x)), _x(0, 2), [0.5, 1]),
 }
 
@@ -192,6 +196,22 @@ def test_every_transform_has_the_convention(transform: str) -> None:
             assert torch.equal(y.detach(), f(x)), name
             assert TRANSFORMS[transform](f, x).tolist() == wanted, name
         assert pinned.report().rewritten, name
+
+
+LEFT_TO_TORCH: list[Callable[[Tensor], Tensor]] = [
+    lambda x: torch.linalg.norm(x.reshape(1, 2), 1),  # of a matrix
+    lambda x: torch.linalg.norm(x.reshape(1, 1, 2), 1, (1, 2)),
+    lambda x: torch.norm(x, 3),
+    lambda x: torch.norm(x, torch.tensor(1.0)),
+    lambda x: torch.norm(x, 1, dtype=DOUBLE),
+]
+
+
+def test_other_norms_are_left_to_torch() -> None:
+    for number, f in enumerate(LEFT_TO_TORCH):
+        with pin_edge("jax") as pinned:
+            assert _gradient(f, _x(0, 0)).tolist() == [0, 0], number
+        assert not pinned.report().rewritten, number
 
 
 # --- one family at a time ---------------------------------------------------------------------------------------------

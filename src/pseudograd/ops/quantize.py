@@ -158,8 +158,7 @@ def _find_grid(
     if isinstance(scale, Tensor) or isinstance(zero_point, Tensor) or max(-quant_min, quant_max) > _LARGEST_EXACT:
         return None
     scale, inverse = _single_scale(scale)
-    least = torch.finfo(torch.float32).tiny
-    if not (least <= scale < torch.inf and least <= inverse < torch.inf):
+    if not min(scale, inverse) >= torch.finfo(torch.float32).tiny:  # it may be NaN
         return None
     return inverse, float(zero_point), float(quant_min), float(quant_max), scale
 

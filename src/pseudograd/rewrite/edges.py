@@ -47,8 +47,6 @@ _pieces_of_numbers = lru_cache(maxsize=64)(pieces_of_numbers)
 
 @lru_cache(maxsize=64)
 def _pieces_of_tensors(pin: Pin, has_min: bool, has_max: bool) -> Pieces:
-    assert pin.era.pieces_of_bounds is not None, "rule_named has checked it"
-    assert pin.era.pieces_of_min_alone is not None, "an era has both or none"
     if has_min and has_max:
         return pin.era.pieces_of_bounds if pin.part is None else replace_edge(pin.era.pieces_of_bounds, pin.part)
     pieces = pin.era.pieces_of_min_alone
@@ -121,7 +119,7 @@ def rule_named(edge: str, elsewhere: str) -> str:
     find_range: Any = partial(_find_range, partial(_pieces_of_numbers, part))
     OF_NUMBERS[name] = measured_rule(name, partial(_pull_of_numbers, part), BOUNDED, find_range=find_range)
     pull: Any = partial(_pull_of_tensors, pin)
-    find_range = None if pin.era.pieces_of_bounds is None else partial(_find_range, partial(_pieces_of_tensors, pin))
+    find_range = partial(_find_range, partial(_pieces_of_tensors, pin))
     OF_TENSORS[name] = measured_rule(name, pull, BOUNDED, compares=False, find_range=find_range)
     part = pin.era.share_in_fmax if pin.part is None else pin.part
     for family, rules in OF_PAIRS.items():

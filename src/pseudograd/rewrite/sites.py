@@ -101,9 +101,7 @@ def _bound_of_two(x: object, other: object) -> object:
 def note_compiled(op: str, switches: tuple[str, ...], label: str, why: str | None) -> None:
     """Note a call in compiled code. Runs while Dynamo traces, once for each call in the graph: runs of the graph cannot be counted."""
     for mode in reversed(entered_contexts.modes()):
-        if (
-            any(switch in mode.replacements or switch in mode.conventions for switch in switches)
-            and mode.log is not None
-        ):
+        if any(switch in mode.replacements or switch in mode.conventions for switch in switches):
+            assert mode.log is not None, "a context that is entered outside of compiled code has one"
             mode.log.compiled[op, label, frames.compiled_lines(), why] += 1
             return

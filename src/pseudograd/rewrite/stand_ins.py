@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .. import engine
+from ..arguments import is_broadcastable
 from ..rule import Call
 from ..torch_table.private import in_forward_mode, is_functionalized, transforms_are_active
 from ..torch_table.records import Inputs, only_backward_tells
@@ -51,16 +52,6 @@ def _why_not_in_place(inputs: Inputs) -> str | None:
     if not x.is_floating_point():
         return "in place on integers"
     for bound in inputs[1:]:
-        if isinstance(bound, torch.Tensor) and (bound.dtype != x.dtype or not _fits(bound, x)):
+        if isinstance(bound, torch.Tensor) and (bound.dtype != x.dtype or not is_broadcastable(bound.shape, x.shape)):
             return "a bound of another dtype or a larger shape, in place"
     return None
-
-
-def _fits(bound: torch.Tensor, x: torch.Tensor) -> bool:
-    """Does the bound broadcast to the shape of x?"""
-    if bound.dim() > x.dim():
-        return False
-    for back in range(1, bound.dim() + 1):  # noqa: SIM110  Dynamo on torch 2.8
-        if bound.shape[-back] != x.shape[-back] and bound.shape[-back] != 1:
-            return False
-    return True

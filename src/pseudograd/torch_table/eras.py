@@ -36,7 +36,7 @@ class Era(Record):
     """The versions of torch, from `since` on, that do the same at a bound.
 
     of_tensors(grad, x, min, max): the gradients of torch.clamp with tensor bounds.
-    pieces_of_bounds, pieces_of_min_alone: these gradients as data, for two bounds and for a min alone. An era has either both or none.
+    pieces_of_bounds, pieces_of_min_alone: these gradients as data, for two bounds and for a min alone.
     """
 
     name: str
@@ -44,8 +44,8 @@ class Era(Record):
     edge: str  # our name for what x gets at a bound that is a number
     share_in_fmax: float  # the share of grad that x gets in fmin and fmax at a tie; the other input gets the rest
     of_tensors: Callable[[Tensor, Tensor, Tensor | None, Tensor | None], Three]
-    pieces_of_bounds: Pieces | None = None
-    pieces_of_min_alone: Pieces | None = None
+    pieces_of_bounds: Pieces
+    pieces_of_min_alone: Pieces
 
     @property
     def rule(self) -> str:

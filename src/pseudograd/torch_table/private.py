@@ -109,8 +109,6 @@ _NO_DISPATCH = Tensor.__torch_dispatch__
 
 def is_opaque(value: object) -> bool:
     """Does its class intercept each call, so that its numbers cannot be read, as with a fake tensor? A DTensor has a local part."""
-    if type(value) is Tensor or type(value) is nn.Parameter:
-        return False
     dispatch = getattr(type(value), "__torch_dispatch__", _NO_DISPATCH)
     return dispatch != _NO_DISPATCH and not hasattr(value, "_local_tensor")
 

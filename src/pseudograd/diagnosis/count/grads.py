@@ -97,7 +97,7 @@ def has_sides(sums: Sums) -> bool:
 
 def are_readable(values: Iterable[object]) -> bool:
     """Can the tensors among these be read element by element? Not on the device "meta", nor fake ones of a trace, nor nested ones."""
-    for value in values:  # each gradient comes here, so the first question of `is_opaque` is repeated here
+    for value in values:  # each gradient comes here, so a plain one is not asked
         if isinstance(value, Tensor) and (
             value.is_meta or value.is_nested or is_batched(value) or (type(value) is not Tensor and is_opaque(value))
         ):

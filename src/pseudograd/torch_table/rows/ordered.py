@@ -54,7 +54,7 @@ def _stable_order(x: Tensor, dim: int, descending: bool = False) -> Tensor:
 
 
 def _write_sort(convention: str, own: Own, x: Tensor, dim: object, descending: object, stable: object) -> object:
-    if not isinstance(dim, int) or x.dim() == 0:
+    if not isinstance(dim, int):
         return None
     values, indices = values_of(own)
     is_reversed = bool(descending) and convention == "jax"  # JAX sorts upwards and reverses the result
@@ -63,7 +63,7 @@ def _write_sort(convention: str, own: Own, x: Tensor, dim: object, descending: o
 
 
 def _write_msort(convention: str, own: Own, x: Tensor) -> object:
-    return None if x.dim() == 0 else replace_gradient(values_of(own), x.gather(0, _stable_order(x, 0)))
+    return replace_gradient(values_of(own), x.gather(0, _stable_order(x, 0)))
 
 
 def _write_topk(
@@ -121,11 +121,9 @@ def _write_median(convention: str, own: Own, x: Tensor, dim: object, keepdim: ob
 
 
 def _write_quantile(
-    ignores_nan: bool, convention: str, own: Own, x: Tensor, q: object, dim: object, keepdim: object, interpolation: str
+    ignores_nan: bool, convention: str, own: Own, x: Tensor, q: object, dim: Any, keepdim: object, interpolation: str
 ) -> object:
     """As in torch 2.13: sort, then interpolate between two neighbours. jnp.quantile has a stable sort."""
-    if convention == OPEN_ERA or not (dim is None or isinstance(dim, int)):
-        return None
     if x.dtype not in (torch.float32, torch.float64):  # autocast computes in float32
         return None
     value = values_of(own)

@@ -65,12 +65,12 @@ def _z_with_float_zero_point(x: Tensor, scale: Tensor, zero_point: Tensor) -> Te
 _GRID: Defaults = {"quant_min": MISSING, "quant_max": MISSING}
 _PER_TENSOR: Defaults = {"scale": MISSING, "zero_point": MISSING, **_GRID}
 _PER_CHANNEL: Defaults = {"scale": MISSING, "zero_point": MISSING, "axis": MISSING, **_GRID}
-for _name, _takes, _through in (
+for _name, _defaults, _through in (
     ("tensor", _PER_TENSOR, _pull_per_tensor),
     ("channel", _PER_CHANNEL, _pull_per_channel),
 ):
     _quantise = f"fake_quantize_per_{_name}_affine"
-    stand_in(f"torch.{_quantise}", getattr(torch, _quantise), "fake_quantize", ("x", *_takes), _through, "a copy")
+    stand_in(f"torch.{_quantise}", getattr(torch, _quantise), "fake_quantize", ("x", *_defaults), _through, "a copy")
 
 
 def _arrange_quantiser(primitive: str) -> Arrange:
