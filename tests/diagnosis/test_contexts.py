@@ -141,6 +141,8 @@ def test_in_compiled_code_it_says_so_and_leaves_nothing() -> None:
 def test_torch_may_swap_a_tensor_whose_memory_another_one_shares() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     with diagnose():
-        data = weight.detach()
-        torch.utils.swap_tensors(weight, torch.nn.Parameter(torch.zeros(2)))
-    assert (weight.tolist(), data.tolist()) == ([0.0, 0.0], [1.0, 1.0])
+        new = torch.nn.Parameter(torch.zeros(2))
+        data, new_data = weight.detach(), new.detach()
+        torch.utils.swap_tensors(weight, new)
+        torch.utils.swap_tensors(data, new_data)
+    assert (weight.tolist(), data.tolist()) == ([0.0, 0.0], [0.0, 0.0])

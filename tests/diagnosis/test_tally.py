@@ -38,8 +38,14 @@ def make_tally(op: str, is_full: bool = False) -> tally.Tally:
     return tally.Tally(op, NOWHERE, Leaves("key", {}, is_full))
 
 
+def match(leaving: Leaving, grad: Tensor) -> grads.MatchedGradients:
+    matched = grads.MatchedGradients.match(leaving, (grad,))
+    assert matched is not None
+    return matched
+
+
 def count(grad: Tensor, leaving: Leaving, is_full: bool) -> dict[str, float]:
-    counts = grads.count(leaving, (grad,), is_full, may_move=True)
+    counts = grads.count(match(leaving, grad), is_full, may_move=True)
     return {name: float(value) for name, value in counts.items() if name != "elsewhere"}
 
 
@@ -142,12 +148,32 @@ def test_the_regions_of_x_are_counted_one_by_one(way: str, dtype: torch.dtype, b
         expected["recoverable"] += leads_back and leaves == 0
         expected["at_bound"] += "at" in sides and g != 0
     for limits in (bounds, tuple(bound if bound is None else torch.tensor(bound, dtype=dtype) for bound in bounds)):
-        counts = grads.count((gone,), (grad,), True, saved=SavedValues([], "torch.clamp", (x, *limits)))
+        matched = match((gone,), grad)
+        bounds_there = grads.bounds_of(matched, SavedValues([], "torch.clamp", (x, *limits)))
+        counts = grads.count(matched, True, bounds=bounds_there)
         assert grads.has_sides(counts)
         assert {name: int(counts[name]) for name in tally._REGION_COUNTS} == expected
-        alone = grads.count((gone,), (grad,), True)
+        alone = grads.count(matched, True)
         assert not grads.has_sides(alone)
         assert {name: float(counts[name]) for name in alone} == {name: float(alone[name]) for name in alone}
+
+
+@pytest.mark.parametrize(
+    ("primitive", "inputs", "bounds"),
+    [
+        ("torch.fmin", (3.0, 4.0), [3.0, None, 4.0]),
+        ("torch.fmax", (3.0, 4.0), [3.0, 4.0, None]),
+        ("torch.clamp", (3.0, 4.0, 5.0), [3.0, 4.0, 5.0]),
+        ("torch.clamp", ([3.0, 3.0], 4.0, 5.0), [None] * 3),
+        ("abs", (3.0,), [None] * 3),
+    ],
+)
+def test_the_bounds_of_x_are_known_of_a_clamp_in_the_shape_of_the_gradient(
+    primitive: str, inputs: tuple[Any, ...], bounds: list[float | None]
+) -> None:
+    saved = SavedValues([], primitive, tuple(map(torch.tensor, inputs)))
+    result = grads.bounds_of(match((torch.ones(()),), torch.ones(())), saved)
+    assert [None if value is None else float(value) for value in result] == bounds
 
 
 @folded
@@ -164,8 +190,11 @@ def test_what_is_added_in_one_pass_is_what_is_counted_call_by_call(way: str, op:
     )
     sums.has_regions = True
     for leaving in ((first,), (second,), (first, second), (None, second), (None,), (first, torch.ones(3, dtype=dtype))):
-        assert sums._add_call(leaving, (grad,), saved) is (saved is not None)
-        counted = grads.count(leaving, (grad,), True, saved=saved)
+        matched = match(leaving, grad)
+        limits = grads.bounds_of(matched, saved)
+        assert (limits[0] is None) is (saved is None)
+        sums._add_call(matched, limits)
+        counted = grads.count(matched, True, bounds=limits)
         for name, value in counted.items():
             expected[name] += float(value)
     assert_close(sums.totals(), expected)
@@ -203,7 +232,12 @@ def test_calls_of_which_one_is_unusual_are_counted_one_by_one() -> None:
     grad, leaves = torch.ones(3), Leaves("key", {})
     together, apart = (make_tally("MulBackward0") for _ in range(2))
     together.usual, apart.usual = counts.Sums(False), counts.Sums(False)
-    for arriving, leaving in (((None,), (grad,)), ((grad, grad), (grad,)), ((grad,), (None,)), ((grad,), (grad,) * 3)):
+    for arriving, leaving in (
+        ((None,), (grad,)),
+        ((grad, grad), (grad,)),
+        ((grad,), (None,)),
+        ((grad,), (0 * grad, grad, 0 * grad)),
+    ):
         calls = (((grad,), (grad,)), (leaving, arriving))
         tally.count_together([(together, *call, None) for call in calls], leaves)
         for call in calls:
@@ -271,6 +305,28 @@ def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
     assert entries.is_complete
     assert entries.bytes_of(torch.ones(2, 2)) is None
     assert (entries.missing(), entries.had_gradient) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("is_looked_up", "entries", "reached", "misses_many"),
+    [
+        *(
+            (True, 4, 0, False),
+            (True, 4, 1, True),
+            (True, 4, 3, True),
+            (True, 2**18, 1, True),
+            (True, 2**18 + 1, 1, False),
+        ),
+        *((False, 4, 0, False), (False, 4, 1, True), (False, 4, 2, True), (False, 4, 3, False), (False, 4, 4, False)),
+    ],
+)
+def test_half_of_the_entries_or_any_of_a_table_are_many(
+    is_looked_up: bool, entries: int, reached: int, misses_many: bool
+) -> None:
+    leaf = Leaf(1, torch.nn.Parameter(torch.zeros(entries)), Names(), 0)
+    leaf.is_looked_up = is_looked_up
+    leaf.entries.add((torch.arange(entries) < reached).float())
+    assert leaf.misses_many == misses_many
 
 
 def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags_of_rows_alone() -> None:

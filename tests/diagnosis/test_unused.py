@@ -189,6 +189,7 @@ def test_a_mistake_has_a_finding_at_its_line_and_a_mend(name: str, tmp_path: Pat
     (finding,) = d.findings
     assert (codes(d), finding.number, d.calm) == (["unused"], "PG212", [])
     assert finding.expression.startswith(name.partition("; ")[2])
+    assert ("add_param_group" in finding.next_step) == ("; compare a training with it" in finding.next_step)
     if name.startswith("made in the loss"):  # whose line has to be moved
         assert f'{{"params": [{"parameter" if "embedding" in name else "scale"}]}}' in finding.next_step
     else:
@@ -245,6 +246,10 @@ return d
 net = mlp()
 average = copy.deepcopy(net)
 return steps(None, lambda: error(net) + error(average), 4, sgd(net), lambda: average_in(average, net))
+
+# behind a layer of torch that keeps its first weights
+net, projection = mlp(), nn.Linear(3, 3)
+return train(net, sgd(net), lambda: functional.cross_entropy(projection(net(X)), Y))
 
 # hidden in a list
 net = Stack("self.blocks, self.gains = [], {'a': 1.0, 'b': 1.0}")

@@ -144,14 +144,10 @@ def _label(call: Call) -> str:
 
 
 def _remedy(call: Call) -> str:
-    compare = "; compare a training with it"
     if _PINNED in call.primitive.name:
-        inside = "Inside it, pseudograd.override can give this line alone another rule"
-        return f"pseudograd.pin_edge decides what passes here. {inside}{compare}."
+        return "pseudograd.pin_edge decides what passes here. Inside it, pseudograd.override can give this line alone another rule."
     if call.primitive.name.startswith("torch."):
-        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line{compare}."
+        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line."
     if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:
-        return (
-            f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside{compare}"
-        )
+        return f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside"
     return ""

@@ -70,20 +70,13 @@ class MatchedGradients:
         return {ELSEWHERE: _to_number(sum(torch.count_nonzero(other) for other in self.others))}
 
 
-def count(
-    leaving: Gradients, arriving: Gradients, is_full: bool, may_move: bool = False, saved: SavedValues | None = None
-) -> Sums | None:
-    """The counts of one backward call; None if the gradients cannot be compared element by element.
+def count(grads: MatchedGradients, is_full: bool, may_move: bool = False, bounds: Bounds = (None, None, None)) -> Sums:
+    """The counts of one backward call.
 
     may_move: the op may move or mix elements.
-    saved: the values that the node of a clamp keeps. With them the counts also tell the regions of x by the sign of the gradient, and how
-        many of the cut elements lead back inside. `has_sides` says whether they do.
+    bounds: those of a clamp. With x the counts also tell the regions of x by the sign of the gradient, and how many of the cut elements
+        lead back inside. `has_sides` says whether they do.
     """
-    grads = MatchedGradients.match(leaving, arriving)
-    return None if grads is None else count_matched(grads, may_move, is_full, bounds_of(grads, saved))
-
-
-def count_matched(grads: MatchedGradients, may_move: bool, is_full: bool, bounds: Bounds = (None, None, None)) -> Sums:
     sums = _count(grads, is_full, bounds)
     if may_move:
         sums |= _count_moved(grads, sums, is_full)

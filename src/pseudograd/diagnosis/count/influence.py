@@ -357,16 +357,7 @@ class Influence:
         term.cuts |= self._cuts_among(marks & self._direct_bits) or self._cuts_among(marks)
         self._marks.add(result, 1 << term.bit)
 
-    # --- steps, Functions, clamps, backwards --------------------------------------------------------------------------
-
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimiser is about to change each parameter by its gradient, in calls that the recorder does not hear."""
-        if not self._marks.all:
-            return
-        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-            if parameter.grad is not None:
-                self._marks.add(parameter, self._marks.get(parameter.grad) & ~(self._clamp_bits | self._term_bits))
-            self._mark_origin(parameter)
+    # --- Functions, clamps, backwards ---------------------------------------------------------------------------------
 
     def after_function(self, result: object) -> None:
         """A Function ran: the calls inside it make no graph. Note a cut, unless the Function made a node of its own."""

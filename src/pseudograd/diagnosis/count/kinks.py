@@ -152,9 +152,9 @@ def note_before(func: Function, args: Arguments, kwargs: Keywords) -> Tensor | N
 
 def _is_plain(x: object) -> bool:
     """Does x require a gradient, and can its numbers be read?"""
-    if not isinstance(x, Tensor) or type(x) not in PLAIN:
+    if not isinstance(x, Tensor) or not x.requires_grad:
         return False
-    return x.requires_grad and x.layout is torch.strided and not x.is_nested and has_numbers(x)
+    return type(x) in PLAIN and x.layout is torch.strided and not x.is_nested and has_numbers(x)
 
 
 def note_after(at_kink: Tensor, result: object) -> None:

@@ -1,7 +1,7 @@
 """The counts of a diagnosis on a device. They are made in few launches, and read when a report asks or their memory is full.
 
 This module is imported where a gradient is on a device. Each call of a node gets a row of numbers there. A few calls are measured together:
-the kernel fills their rows, and `grads.count_matched` fills the rows that no kernel can fill.
+the kernel fills their rows, and `grads.count` fills the rows that no kernel can fill.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ...kernels import bits
 from ...torch_table.private import stream_key
-from .grads import ELSEWHERE, Gradients, MatchedGradients, count_matched
+from .grads import ELSEWHERE, Gradients, MatchedGradients, count
 from .leaf import is_recorded
 from .norms import norm_of, share_of_zeros
 
@@ -138,7 +138,7 @@ class Ledger:
             first = len(self._calls) - len(waiting)
             for number in self._measure_by_kernel(waiting, first):
                 row = first + number
-                sums = count_matched(waiting[number], self._calls[row].may_move, self.is_full)
+                sums = count(waiting[number], self.is_full, self._calls[row].may_move)
                 for column, name in enumerate(_COLUMNS):
                     value = sums.get(name, 0)
                     if isinstance(value, Tensor) or value:
@@ -237,7 +237,7 @@ class Ledger:
         return dict(zip(_TOTALS, totals, strict=True))
 
     def _fold(self) -> None:
-        """Read the rows, and add them up on the CPU. Whether elements moved is decided for each call, as in `grads.count_matched`."""
+        """Read the rows, and add them up on the CPU. Whether elements moved is decided for each call, as in `grads.count`."""
         calls, self._calls = self._calls, []
         if not calls or self._rows is None:
             return

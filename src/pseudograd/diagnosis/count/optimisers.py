@@ -76,14 +76,9 @@ class SteppedOptimiser:
 
 
 class Optimisers:
-    """Follows every step of every optimiser of torch. It changes nothing, and never raises into the step.
+    """Follows every step of every optimiser of torch. It changes nothing, and never raises into the step."""
 
-    before_unheard(optimizer) is called before a step in which the listener rests.
-    """
-
-    def __init__(
-        self, leaves: Leaves, is_on: Callable[[], bool], noted: Errors, before_unheard: Callable[[Optimizer], None]
-    ) -> None:
+    def __init__(self, leaves: Leaves, is_on: Callable[[], bool], noted: Errors) -> None:
         self.noted = noted
         self.have_stepped = False
         self.is_known = False  # did an optimiser step, or clear its gradients?
@@ -94,7 +89,7 @@ class Optimisers:
         # Leaves whose gradient was gone at a step, and nobody knows which call took it away.
         self.missed: list[Leaf] = []
         self.watched: dict[Leaf, int] = {}  # between a backward and a step: missed leaves with a gradient, and its id
-        self._leaves, self._is_on, self._before_unheard = leaves, is_on, before_unheard
+        self._leaves, self._is_on = leaves, is_on
         self._records: dict[int, SteppedOptimiser] = {}  # by the id of the optimiser
         self._steps = 0  # the steps of all optimisers
         self._seen = 0  # the number of leaves at the last `look_at_unheld`
@@ -122,8 +117,6 @@ class Optimisers:
                 self.stalls.before(optimizer)
             self._look_at_broken(optimizer)
             if self.rest is not None and record is not None and record.are_plain and can_rest(optimizer, args, kwargs):
-                with without_torch_function():
-                    self._before_unheard(optimizer)
                 self.rest.begin()
 
     @harmless("a step of an optimiser")

@@ -114,7 +114,7 @@ class Recorder(Subscriber):
         self.leaves = Leaves(f"{self.key}: leaves", self.locations.roots, are_measured=is_full)
         self.arrivals = Arrivals(lambda device, pairs: self.leaves.ledger_of(device).add_arrivals(pairs))
         self.influence = Influence(self.leaves, self.locations)
-        self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted, self.influence.before_step)
+        self.optimisers = Optimisers(self.leaves, lambda: self.is_on, self.noted)
         self.before_step = self.optimisers.before_step
         self.after_step = self.optimisers.after_step
         self.on_clearing = self.optimisers.on_clearing
@@ -344,13 +344,12 @@ class Recorder(Subscriber):
                 before.note(**{fact: True})
 
     def _note_activations(self, node: GraphNode) -> None:
-        if "clamps" in vars(self):  # the program called one
-            from .graph_shapes import find_activations
+        from .graph_shapes import find_activations
 
-            for clamp in find_activations(node):
-                tally = self.tally_of(clamp)
-                if tally is not None:
-                    tally.note(is_activation=True)
+        for clamp in find_activations(node):
+            tally = self.tally_of(clamp)
+            if tally is not None:
+                tally.note(is_activation=True)
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:

@@ -31,6 +31,7 @@ from .grads import (
     ELSEWHERE,
     SIDES,
     SIGNS,
+    Bounds,
     Gradients,
     MatchedGradients,
     Sums,
@@ -176,9 +177,11 @@ class Tally:
         if is_first:
             self.form = form_of_part or torch_forms.form_of_node(self.op)
         saved = torch_forms.saved_values(self.form, node) if self._is_full and self.form and node is not None else None
-        tells_sides = self._add_call(leaving, arriving, saved)
-        if tells_sides is None:
+        grads = MatchedGradients.match(leaving, arriving)
+        if grads is None:
             return False
+        bounds = bounds_of(grads, saved)
+        self._add_call(grads, bounds)
         self._note_call()
         if node is not None:
             self.leaves |= leaves.upstream(node)  # one line may serve several parameters
@@ -186,22 +189,16 @@ class Tally:
                 self._note_first(node)
         if saved is None and is_first and node is not None:
             self._note_bounds(_numbers_of_bounds(node))
-        if saved is not None and tells_sides:
+        if saved is not None and bounds[0] is not None:
             self.has_regions = True
             self._note_bounds(saved.inputs[1:])
             if node is not None and self.op != SLICE_NODE and is_power_of_two(self.calls):
-                self._look_behind(node, saved, leaving, arriving)
+                self._look_behind(node, grads, bounds)
         return True
 
-    def _add_call(self, leaving: Gradients, arriving: Gradients, saved: torch_forms.SavedValues | None) -> bool | None:
-        """Add a call to the sums of its device, of the kernel in C, or of `grads.count`: the first of these that can count it.
-
-        Returns whether the counts tell the region of x; None if the gradients cannot be compared.
-        """
-        grads = MatchedGradients.match(leaving, arriving)
-        if grads is None:
-            return None
-        grad, (x, low, high), cut = grads.arrived, bounds_of(grads, saved), None
+    def _add_call(self, grads: MatchedGradients, bounds: Bounds) -> None:
+        """Add a call to the sums of its device, of the kernel in C, or of `grads.count`: the first of these that can count it."""
+        grad, (x, low, high), cut = grads.arrived, bounds, None
         with _lock:
             if x is None and not grad.is_cpu and not is_recorded(grad):
                 device_sums = self._device_sums.get(grad.device)
@@ -209,15 +206,11 @@ class Tally:
                     ledger = self._program_leaves.ledger_of(grad.device)
                     device_sums = self._device_sums[grad.device] = ledger.make_sums(self.may_move)
                 if device_sums.add(grads):
-                    return False
+                    return
             if not (self.may_move or isinstance(low, Tensor) or isinstance(high, Tensor)):
                 self._kernel = self._kernel or kernel.Sums(self._is_full)
                 cut = self._kernel.add(grad, grads.left, x, low, high)
-        sums = (
-            count(leaving, arriving, self._is_full, self.may_move, saved) if cut is None else grads.count_elsewhere(cut)
-        )
-        self.add(sums or {})
-        return x is not None
+        self.add(count(grads, self._is_full, self.may_move, bounds) if cut is None else grads.count_elsewhere(cut))
 
     def _note_bounds(self, bounds: Sequence[object]) -> None:
         bounds = tuple(Tensor if isinstance(bound, Tensor) else bound for bound in bounds)
@@ -254,17 +247,14 @@ class Tally:
 
             self.note(steep_op=steep_op_behind(node), is_window=is_window(node))
 
-    def _look_behind(
-        self, node: GraphNode, saved: torch_forms.SavedValues, leaving: Gradients, arriving: Gradients
-    ) -> None:
+    def _look_behind(self, node: GraphNode, grads: MatchedGradients, bounds: Bounds) -> None:
         """Note whether the next node would cut a gradient that passed exactly at a bound. If it once would not, nothing more is noted."""
         if self.facts.next_cuts_at_bound is False or self.has_tensor_bound or len(set(self.eras().values())) < 2:
             return
-        grads = MatchedGradients.match(leaving, arriving)
-        x, *bounds = (None,) if grads is None else bounds_of(grads, saved)
-        if grads is None or x is None or is_recorded(x):
+        x, *limits = bounds
+        if x is None or is_recorded(x):
             return
-        grad = sum(torch.where(x == bound, grads.arrived, 0) for bound in bounds if bound is not None)
+        grad = sum(torch.where(x == limit, grads.arrived, 0) for limit in limits if limit is not None)
         if isinstance(grad, Tensor) and bool(torch.count_nonzero(grad)):
             from .further_backward import ends_behind  # few programs stand at a bound
 
@@ -280,11 +270,11 @@ class Tally:
 
     def count_hook(self, leaving: Tensor, arriving: Tensor, upstream: int) -> None:
         """Count a call of a hook of the program."""
-        sums = count((leaving,), (arriving,), self._is_full) if are_readable((arriving,)) else None
-        if sums is not None:
+        grads = MatchedGradients.match((leaving,), (arriving,)) if are_readable((arriving,)) else None
+        if grads is not None:
             self._note_call()
             self.leaves |= upstream
-            self.add(sums)
+            self.add(count(grads, self._is_full))
 
     def _note_call(self) -> None:
         if not self.calls:
