@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.count.nonfinite import Nonfinite
 from pseudograd.diagnosis.tell.text import head
 
 from ..choices import folded, slow_but
@@ -482,6 +484,33 @@ def test_steps_that_are_skipped_use_or_replace_it_are_told_apart() -> None:
     assert "nonfinite" not in codes(d)
     (calm,) = [calm for calm in d.calm if calm.startswith("gradients were not finite in 6 backwards, born at ")]
     assert calm.endswith(": the program replaced them before 6 steps")
+
+
+@pytest.mark.parametrize(
+    ("hits", "backwards", "kind", "state", "is_calm"),
+    [
+        (1, 20, "half", {"used_backwards": [1]}, False),
+        (1, 1, "log", {"mended": 1, "has_optimiser": lambda: False}, True),
+        (1, 20, "half", {"skipped": 1, "has_optimiser": lambda: False}, False),
+        (1, 10, "log", {"mended": 1, "skipped": 1}, True),
+        (1, 9, "log", {"mended": 1, "skipped": 1}, False),
+        (2, 20, "log", {"skipped": 1, "_pending": {1: None}}, True),
+        (2, 19, "log", {"skipped": 1, "_pending": {1: None}}, False),
+        (12, 13, "half result", {"skipped": 12}, True),
+        (9, 9, "half", {"skipped": 9}, True),
+        (10, 10, "half", {"skipped": 10}, False),
+        (10, 10, "half", {"skipped": 1}, False),
+    ],
+)
+def test_steps_that_are_lost_rarely_or_in_a_warm_up_are_calm(
+    hits: int, backwards: int, kind: str, state: dict[str, Any], is_calm: bool
+) -> None:
+    recorder: Any = SimpleNamespace(leaves=None, noted=None, backwards=backwards)
+    record: Any = Nonfinite(recorder, lambda: True)
+    vars(record).update(state, hit_backwards=list(range(1, hits + 1)), births={1: SimpleNamespace(kind=kind)})
+    assert record.is_calm == is_calm
+    record.reached = {1: None}
+    assert (record.is_finding, bool(record.births)) == (not is_calm, True)
 
 
 def test_half_precision_names_the_factor_and_a_warm_up_is_calm() -> None:

@@ -247,8 +247,12 @@ def test_a_bias_beside_a_weight_that_does_not_learn_is_not_calm() -> None:
 
 
 def test_an_idle_layer_of_a_sequential_is_no_expert() -> None:
-    model = net()
-    d = steps(model, lambda: model[2](torch.rand(4, 32)).square().mean(), 2, sgd(model))
+    def run() -> Diagnosis:
+        """The model is gone when the report is read."""
+        model = net()
+        return steps(model, lambda: model[2](torch.rand(4, 32)).square().mean(), 2, sgd(model))
+
+    d = run()
     assert (starved(d), d.calm) == (["0.weight", "0.bias"], [])
 
 

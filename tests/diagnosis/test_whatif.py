@@ -12,9 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.diagnosis import diagnose
+from pseudograd.diagnosis.count.further_backward import CHECKPOINT
 
 from ..choices import folded, one_in
-from .checks import diagnosed
+from .checks import diagnosed, line_of
 
 BOUNDS = torch.tensor([-0.5, 0.0, 0.25, 0.5])
 CLAMPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -82,25 +83,52 @@ def test_equal_to_the_program_under_that_rule(clamp: str, change: str) -> None:
     assert {row.parameter for row in d.whatif[change]} == answered
 
 
-REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str]] = {
-    "relu": (torch.relu, {"relu": "leaky"}, "relu does not keep its input"),
-    "sign": (torch.sign, {"sign": "window"}, "sign does not keep its input"),
-    "reentry": (
-        lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=True),
-        "open",
-        "would run its forward once more",
+def _clamp_part(x: Tensor) -> Tensor:
+    x[:1].clamp_(0, 1)
+    return x
+
+
+def _hooked(x: Tensor, hook: Callable[[Tensor], Tensor | None]) -> Tensor:
+    x.register_hook(hook)
+    return x.clamp(0, 1)
+
+
+# of a program: what its sensitivity lacks, and what this change lacks in place of that
+REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], Any, str, str]] = {
+    "relu": (torch.relu, {"relu": "leaky"}, "", "relu does not keep its input; run the program under override instead"),
+    "sign": (
+        torch.sign,
+        {"sign": "window"},
+        "",
+        "sign does not keep its input; run the program under override instead",
     ),
+    "reentry": (lambda x: checkpoint(lambda x: x.clamp(0, 1), x, use_reentrant=True), "open", CHECKPOINT, ""),
+    "a part": (
+        _clamp_part,
+        {"clamp": "inward"},
+        "clamp in place on a part of a tensor hides its node; write it out of place to ask",
+        "",
+    ),
+    "a hook": (
+        lambda x: _hooked(x, lambda grad: grad * 2),
+        "open",
+        "the hook at tests/diagnosis/test_whatif.py:LINE may change gradients; ask without it, or let it return nothing at its end",
+        "",
+    ),
+    "a hook that looks on": (lambda x: _hooked(x, lambda grad: None), "open", "", ""),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_no_number_where_it_would_not_be_exact(case: str) -> None:
-    f, change, why = REFUSED[case]
+    f, change, unsensed, inexact = REFUSED[case]
     p = nn.Parameter(torch.tensor([2.0, 0.5]))
-    d = diagnosed(lambda: f(p * 1).sum(), whatif={"change": change})
-    assert not d.whatif.get("change")
-    assert why in d.inexact["change"][0]
-    assert f"what if change: no numbers, because they would not be exact\n    {d.inexact['change'][0]}" in str(d)
+    d = diagnosed(lambda: f(p * 1).sum(), whatif={"change": change}, sensitivity=True)
+    unsensed = unsensed.replace("LINE", str(line_of("x.register_hook(hook)")))
+    why = inexact or unsensed
+    assert (list(d.unsensed), d.inexact) == ([unsensed] * bool(unsensed), {"change": [why]} if why else {})
+    assert bool(d.whatif.get("change")) is not bool(why)
+    assert (f"what if change: no numbers, because they would not be exact\n    {why}" in str(d)) is bool(why)
 
 
 @pytest.mark.parametrize("reads_it", [True, False])
@@ -140,5 +168,11 @@ def test_leaves_that_are_made_in_each_step_share_one_reason() -> None:
             at = z.detach().requires_grad_()
             z.register_hook(partial(solve, at, torch.tanh(at @ w)))
             z.clamp(-1, 1).sum().backward()
-    assert sum("in several parts" in reason for reason in d.inexact["inward"]) <= 1
-    assert sum("in several parts" in reason for reason in d.unsensed) <= 1
+    hook = (
+        f"the hook at tests/diagnosis/test_whatif.py:{line_of('z.register_hook')} may change gradients; ask without it"
+    )
+    reasons = [
+        "a leaf of shape (2, 2) gets its gradient in several parts",
+        f"{hook}, or let it return nothing at its end",
+    ]
+    assert d.inexact["inward"] == sorted(d.unsensed) == reasons

@@ -8,6 +8,7 @@ from torch import nn
 
 import pseudograd as pg
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.count.windows import Windows
 from pseudograd.diagnosis.records import Finding
 
 from .checks import line_of
@@ -62,6 +63,15 @@ def test_thresholds_of_every_shape(shape: tuple[int, ...]) -> None:
     (finding,) = _narrow(d)
     assert finding.evidence.startswith(f"{threshold.numel()} of {threshold.numel()} thresholds")
     assert finding.next_step.startswith(("bandwidth=5", "bandwidth=6"))  # from about 1 to 30, and twice that
+
+
+def test_what_a_window_reaches_is_not_starved_by_it() -> None:
+    windows = Windows(torch.zeros(6))
+    for far in (9.0, 0.0):
+        x = torch.tensor([0.5, 0.5, 0.6, 2.0, 3.0, 4.0]) + far
+        windows.add(torch.stack([x, -x - 1]), torch.zeros(6), 1.0, torch.tensor([far - 9, 0, 0, 0, far, 0]))
+    assert (windows.calls, windows.thresholds, windows.starving, windows.is_narrow) == (2, 6, 3, True)
+    assert (windows.distance, windows.wider) == (2.0, pytest.approx(7))
 
 
 def test_a_module_and_infinite_thresholds() -> None:
