@@ -1,5 +1,6 @@
 """The command line: exact text for what is asked wrongly, and a small run of each command."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import io
@@ -22,6 +23,7 @@ from pseudograd.listen.program.signals import Stopped
 from pseudograd.look.rule_table import rules_text
 from pseudograd.rule import OPS
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
+from pseudograd_notices import command_line
 from pseudograd_notices.command_line import command_files
 from pseudograd_tasks import DEFAULT_TASKS, TASKS
 from pseudograd_tasks.cli.compare import _task_names
@@ -150,6 +152,33 @@ def test_completion(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Monk
         "",
         'pseudograd: --completion: shtab must be installed, got none. Run pip install "pseudograd[completion]".\n',
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "is_ours"), [("-m pseudograd", True), ("-mpseudograd", True), ("-m other", False), ("other.py", False)]
+)
+def test_a_module_whose_torch_is_missing_runs_its_command(
+    words: str, is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", *words.split(), "--version"])
+    for name, argument in (("torch", "-m"), ("torch", "x.py"), ("numpy", "-m")):
+        monkeypatch.setattr(sys, "argv", [argument, "--version"])
+        is_run = is_ours and (name, argument) == ("torch", "-m")
+        with pytest.raises(SystemExit) if is_run else contextlib.nullcontext():
+            command_line.run_without_torch(ModuleNotFoundError(name=name))
+        assert sys.argv[0] == ("pseudograd" if is_run else argument)
+
+
+@pytest.mark.parametrize("name", ["torch", "numpy"])
+def test_a_command_that_needs_torch_says_which_python_lacks_it(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ModuleNotFoundError(f"no {name}", name=name)
+
+    monkeypatch.setattr(command_line, "build_parser", fail)
+    text = f"rules: {sys.executable} must have torch, got none. Install it" if name == "torch" else "no numpy"
+    assert run(capsys, "rules") == (2, "", f"pseudograd: {text}\n")
 
 
 def test_no_help_text_waits_for_torch() -> None:

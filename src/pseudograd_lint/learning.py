@@ -15,7 +15,6 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from .calls import read_call
-from .classes import parameter_tensor
 from .names import FUNCTIONS, Module, ends_with_exit, find_keyword, is_constant, is_same, key_of, last_name, words
 from .values import number, strip_views
 
@@ -142,8 +141,6 @@ def may_learn(module: Module, node: ast.expr, depth: int = 8) -> bool:
 
 
 def _call_may_learn(module: Module, node: ast.Call, depth: int) -> bool:
-    if parameter_tensor(module, node) is not None:
-        return True
     if isinstance(node.func, ast.Name) and node.func.id in _PYTHON:
         return False
     call = read_call(module, node)
@@ -155,8 +152,6 @@ def _call_may_learn(module: Module, node: ast.Call, depth: int) -> bool:
         return flag is not None and not is_constant(flag, False)
     if call.name in (_LEAVES_THE_GRAPH if call.is_method else _INDICES):
         return False
-    if call.is_method and key_of(call.arguments[0]) == "self":
-        return True
     return any(may_learn(module, part, depth - 1) for part in (*call.arguments, *call.keywords.values()))
 
 

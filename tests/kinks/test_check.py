@@ -2,6 +2,7 @@
 
 import json
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from pseudograd.listen.program.signals import Stopped
 from pseudograd_kinks import check as checking
-from pseudograd_kinks import table
+from pseudograd_kinks import collect, table
 from pseudograd_kinks.measure import measure
 from pseudograd_kinks.outcome import Outcome
 from pseudograd_kinks.table import FILE
@@ -121,16 +122,20 @@ def test_a_backend_that_compiles_nothing_is_an_error() -> None:
 
 
 def _wrong_at_zero(graph: Any, inputs: Any) -> Any:
-    """A backend whose relu passes at 0, and which refuses abs."""
+    """A backend whose relu passes at 0, and which refuses abs. Two functions with the backward of hardtanh are wrong together."""
     from torch._dynamo.backends.common import aot_autograd
 
     def compiled(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        aten, targets = torch.ops.aten, [node.target for node in graph.graph.nodes]
+        if aten.abs.default in targets:
+            raise NotImplementedError("abs is not there")
+        wrong = [
+            aten.threshold_backward.default,
+            *[aten.hardtanh_backward.default] * (targets.count(aten.hardtanh_backward.default) > 1),
+        ]
         for node in graph.graph.nodes:
-            if node.target is torch.ops.aten.abs.default:
-                raise NotImplementedError("abs is not there")
-            if node.target is torch.ops.aten.threshold_backward.default:
-                node.target = torch.ops.aten.mul.Tensor
-                node.args = (node.args[0], 1.0)
+            if node.target in wrong:
+                node.target, node.args = aten.mul.Tensor, (node.args[0], 1.0)
         graph.recompile()
         return graph
 
@@ -144,6 +149,22 @@ def test_a_backend_of_ones_own_is_measured_and_what_it_refuses_is_said() -> None
     assert list(checked.not_compiled) == ["abs@0"]
     assert "abs is not there" in str(checked)
     assert checked.points == 3
+
+
+def test_a_collection_keeps_the_outcomes_of_other_routes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    points = {id: TABLE.points[id] for id in ("abs@0", "amax@tie")}
+    monkeypatch.setattr(collect, "load", lambda: TABLE._replace(points=points))
+    file = tmp_path / "result.json"
+    for routes in (["float16"], ["vector", "eager"]):
+        monkeypatch.setattr(sys, "argv", ["collect", str(file), "--routes", *routes])
+        assert collect.main() == 0
+    result = json.loads(file.read_text())
+    zero, tie = {"gradient": [[0.0]]}, {"gradient": [[0.5, 0.5, 0.0]]}
+    outcomes = {"abs@0": {"float16": zero, "vector": zero, "eager": zero}, "amax@tie": {"float16": tie, "eager": tie}}
+    here = {"version": torch.__version__, "processor": torch.backends.cpu.get_cpu_capability()}
+    assert result == {"routes": ["eager", "vector", "float16"], "outcomes": outcomes, **here}
+    file.write_text(json.dumps({**result, "version": "1.0"}))
+    assert collect._load_result(file) == {"routes": [], "outcomes": {}, **here}
 
 
 def test_a_point_that_the_installed_torch_does_not_have_is_skipped_and_said() -> None:

@@ -1,5 +1,6 @@
 """The sentences of tasks with seeds: who is better is decided by the paired test, and every task can speak."""
 
+import math
 from collections import defaultdict
 
 import pytest
@@ -104,6 +105,8 @@ def test_default_tasks_are_tasks() -> None:
 
 
 def test_better_is_more_than_rounding() -> None:
-    same, more = {OURS: 10.0, "zero": 10.04}, {OURS: 10.0, "zero": 10.1, "sign": 9.0}
+    same, more = {OURS: 10.0, "zero": 10.04}, {OURS: 10.0, "zero": 10.06, "sign": 9.0}
+    assert [sentences.are_alike(1.0, value) for value in (1.5, 1.51, math.nan)] == [True, False, False]
+    assert sentences.are_alike(math.nan, math.nan)
     assert sentences.better_sentence(same) == f"nothing tried was better than {OURS}."
     assert sentences.better_sentence(more) == f"better than {OURS} here: zero (10.1 dB)."

@@ -1,6 +1,7 @@
 """The worlds of the tasks: their problems, their networks and their pictures, against references that are written apart."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from pseudograd.comparison.variants import variants
 from pseudograd_tasks import TASKS, attack, basin, canvas, digits, least_squares, quantized, retarget, splats
 from pseudograd_tasks.base import Settings, descend, make_leaf
 from pseudograd_tasks.photos import photo, psnr
+from pseudograd_tasks.sentences import Section
 
 from .running import run
 
@@ -111,14 +113,47 @@ def test_a_descent_steps_by_the_gradient_of_the_loss(name: str, last: list[float
     assert [at.tolist() for at in steps][-1] == last
 
 
-@pytest.mark.program
-def test_an_attack_stays_within_its_bounds() -> None:
-    x = digits.digits().test
-    for variant in variants(has_leaves=True):
-        if variant.name in ("inward", "project", "no clamp"):
-            shown = attack.attacked(attack.FROM_CHANCE, variant)
-            assert ((shown >= 0) & (shown <= 1)).all()
-            assert (shown - x).abs().max() <= attack.LARGEST + 1e-6
+@pytest.mark.parametrize("name", ["no clamp", "project"])
+def test_an_attack_ascends_within_its_bounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (variant,) = (variant for variant in variants(has_leaves=True) if variant.name == name)
+    networks, x = digits.draw_networks(attack.SEEDS, attack.SIZES, 1), digits.digits().test
+    monkeypatch.setattr(attack, "classifiers", lambda: networks)
+    monkeypatch.setattr(attack, "STEPS", 3)
+    labels, change = digits.digits().test_labels.expand(10, -1), attack.start(attack.FROM_CHANCE).clone()
+    assert 0.199 < float(change.abs().max()) <= 0.2
+    for _ in range(4):
+        change = ((x + change).clamp(0, 1) - x if name == "project" else change).requires_grad_()
+        attacked = (x + change).detach().clamp(0, 1)
+        digits.cross_entropy(digits.logits(x + change, networks), labels).backward()
+        change = (change.detach() + 0.05 * change.grad.sign()).clamp(-0.2, 0.2)
+    assert torch.equal(attack.attacked(attack.FROM_CHANCE, variant), attacked)
+
+
+def test_a_start_of_basin_is_held_beside_the_upper_bound_and_reaches_the_minimum_to_a_hundredth() -> None:
+    settings = Settings(-1.0, 1.0, torch.square, "square")
+    ends = torch.tensor([0.0099, -0.0101, 0.81, 0.79])
+    positions = torch.stack([torch.tensor([-3.0, 0.0, 0.0, 0.0]), ends])
+    numbers = basin._numbers(positions, ends[None], torch.square, settings)
+    assert numbers == {"reached": 1, "stray": 3, "chatter": pytest.approx(0.81**2 - 1)}
+    assert basin._numbers(positions[:, :2], ends[None, :2], torch.square, settings)["chatter"] == 0
+
+
+# The numbers of the opening sentences.
+NUMBERS = {
+    "retarget": "200 84% 100", "retarget_srgb": "200 84% 100", "canvas": "200 4 85%", "basin": "400 400 0.01 0.00 0.50",
+    "least_squares": "60 40 0 1 60 20 10 100 1000 66% 85% 500 1 20 0.001 20", "attack": "10 97.0% 0.2 20 49% 9% 10",
+    "ternary": "64 48 32 10 400 0.003 90.0% 75% 10", "four_bits": "64 48 32 10 400 0.003 90.0% 2 10",
+    "splats": "200 150 0.02 0.5 2 54% 80% 10",
+}  # fmt: skip
+
+
+def test_the_setting_of_a_task_has_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attack, "right", lambda pictures: torch.tensor([0.96, 0.98]))
+    monkeypatch.setattr(quantized, "unquantised", lambda: 0.9)
+    texts = {name: Section(task, task.context(Settings()), {}, {}).setting for name, task in TASKS.items()}
+    assert {
+        name: " ".join(re.findall(r"(?<!w / )\b\d[\d.]*(?<!\.)%?", text)) for name, text in texts.items()
+    } == NUMBERS
 
 
 @pytest.mark.program

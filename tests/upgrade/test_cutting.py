@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import math
 import sys
 from collections import namedtuple
@@ -639,6 +640,20 @@ def test_a_program_prints_more_digits_until_the_two_differ(
     lines = [f"  {line}" for line in texts[program].splitlines()]
     assert found.lines(("1", "2")) == ["cut out, this alone shows it:", *lines, *printed]
     assert found.file(("1", "2")) == "".join([texts[program], *(f"# {line}\n" for line in printed)])
+
+
+def test_a_call_draws_the_same_numbers_as_its_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with torch.random.fork_rng():
+        outcome = Pair(torch, "rand_like", scaled, tmp_path).outcome(forward("torch.rand_like", "x", x=torch.ones(3)))
+        torch.manual_seed(0)
+        assert torch.equal(outcome.tensors["y0"], torch.rand(3))
+    assert outcome.is_random
+    jobs = json.dumps({"tensors": str(tmp_path / "tensors"), "requires": [], "lines": ["y = 1 / 0"], "outcome": ""})
+    printed = io.StringIO()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{jobs}\n"))
+    monkeypatch.setattr(sys, "stdout", printed)
+    worker.main()
+    assert json.loads(printed.getvalue()) == {"error": "ZeroDivisionError: ['division by zero']"}
 
 
 def test_workers_that_end_are_late_or_were_ended_by_the_call(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from pseudograd_upgrade.differences import (
     ROUNDINGS,
@@ -22,7 +23,7 @@ from pseudograd_upgrade.differences import (
     may_have_grown,
     same_leaves,
 )
-from pseudograd_upgrade.digests import digest, fetch
+from pseudograd_upgrade.digests import digest, fetch, is_readable
 from pseudograd_upgrade.recorder import shake, shake_after_each_step
 from pseudograd_upgrade.recording import LOSSES_ALONE, Digest, Recording, Schedule
 
@@ -211,6 +212,23 @@ def test_a_digest_shows_that_two_entries_were_swapped(count: int) -> None:
 def test_every_dtype_has_a_digest(dtype: torch.dtype) -> None:
     ((total, size, _, nonzero),) = digests(torch.tensor([0, 1, 1], dtype=dtype))
     assert (total, size, nonzero) == (2.0, 2.0, 2.0)
+
+
+def test_a_tensor_without_numbers_of_its_own_has_no_digest() -> None:
+    own = torch.ones(2).as_subclass(type("Own", (torch.Tensor,), {}))
+    assert is_readable(own)
+    own.placements = ()
+    with FakeTensorMode():
+        fake = torch.ones(2)
+    others = (
+        own,
+        fake,
+        torch.ones(2, device="meta"),
+        torch.eye(2).to_sparse(),
+        torch.nested.nested_tensor([torch.ones(2)], layout=torch.jagged),
+        1.0,
+    )
+    assert not any(map(is_readable, others))
 
 
 def test_a_schedule_has_the_first_steps_and_one_in_many() -> None:

@@ -94,6 +94,20 @@ def other_slope(run: Run) -> Recording:
     return trained() if run.is_old else trained(0.5, loss=0.7)
 
 
+def test_a_run_is_described_by_its_steps_and_changes() -> None:
+    changes = {
+        "has_other_order": True, "pin": "half", "lines": ["a.py:1", "b.py:2"], "is_shaken": True, "is_repeated": True,
+        "targets": [["forward", "cos", "a.py:1"], ["forward", "sin", "a.py:1"]], "is_cut": True, "out": ("a.py:1",), "moved": ("b.py:2",),
+    }  # fmt: skip
+    cuda = replace(OLD, route="cuda")
+    assert cuda.but(**changes).describe(Schedule()) == (
+        "torch 2.13.0 cuda, sums in another order, pinned to 'half', at a.py:1, b.py:2 alone, parameters moved by roundings, once more, "
+        "for the arguments of sin, each line alone, a.py:1 left out, b.py:2 moved off its point"
+    )
+    windows = [OLD.but(pin="", lines=[]).describe(Schedule(window=steps)) for steps in ((4, 4), (4, 5))]
+    assert windows == ["torch 2.13.0, step 4", "torch 2.13.0, steps 4 to 5"]
+
+
 # --- between two torches ----------------------------------------------------------------------------------------------
 
 

@@ -223,6 +223,17 @@ def test_a_failure_that_torch_does_not_explain_is_repeated(fails_again: bool, ki
     assert runner.count == 3
 
 
+@pytest.mark.parametrize(("passes", "kind"), [(30, FAILS), (31, OTHER_OP)])
+def test_a_failure_after_thirty_backward_passes_is_asked_with_all_steps(passes: int, kind: str) -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        x = 2.0 if run.schedule.first == 1000 and not run.is_old else 1.0
+        return {"t": ended((LINEAR, x), losses=(1.0,) * passes, outcome="passed" if run.is_old else "failed")}
+
+    answer, runner = ask(record)
+    assert [cause.answer.kind for cause in answer.causes] == [kind]
+    assert {run.schedule.first for run in runner.all} == ({30, 1000} if passes > 30 else {30})
+
+
 @pytest.mark.parametrize("is_skipped", [False, True])
 def test_the_suite_is_not_pinned_if_another_test_fails_under_the_pin(is_skipped: bool) -> None:
     """Also a test that the older torch skips."""
@@ -253,6 +264,7 @@ def test_a_file_that_one_torch_does_not_collect_is_a_cause() -> None:
     assert not answer.survives
     assert "  1 file: fails in one of them\n" in str(answer)
     assert "u.py: not collected under torch 2.15.0 alone: u.py:1: ImportError: gone" in str(answer)
+    assert [cause.answer.steps for cause in answer.causes] == [0]
 
 
 @pytest.mark.parametrize(("old", "new"), [("skipped", "passed"), ("failed", "skipped")])
@@ -365,6 +377,77 @@ def test_pytest_randomly_has_one_order_unless_the_command_names_another(given: o
     option = SimpleNamespace(randomly_seed=given)
     suite_plugin.pytest_configure(cast("pytest.Config", SimpleNamespace(option=option)))
     assert option.randomly_seed == seed
+
+
+WATCHED = """\
+import pytest
+
+@pytest.fixture(scope="module")
+def shared():
+    return 1
+
+@pytest.fixture
+def broken():
+    yield
+    raise OSError("the end\\nof it")
+
+def test_passes(shared, request): request.getfixturevalue("late")
+@pytest.fixture(scope="session")
+def late(): ...
+def test_fails(shared):
+    assert shared == 2, "why"
+def test_ends_badly(broken):
+    assert 0, "first"
+def test_breaks_at_its_end(broken): ...
+@pytest.mark.xfail
+def test_expected(): assert 0
+@pytest.mark.xfail
+def test_unexpected(): ...
+@pytest.mark.skip
+def test_skipped(): ...
+@pytest.mark.skip
+@pytest.mark.parametrize("n", [1, 2])
+def test_two(n): ...
+"""
+
+
+def test_the_plugin_knows_the_end_of_each_test_and_its_shared_fixtures(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    begun: list[str] = []
+    watched = suite_plugin.Watch()
+    watched.on_begin, watched.on_end = begun.append, lambda name: begun.append(f"end of {name}")
+    monkeypatch.setattr(suite_plugin, "watch", watched)
+    Path("test_it.py").write_text(WATCHED, encoding="utf-8")
+    Path("test_lost.py").write_text("import nothing_here", encoding="utf-8")
+    words = ["-p", "no:terminal", "-p", "no:cacheprovider", "-p", "no:xdist", f"--rootdir={tmp_path}", "."]
+    monkeypatch.setenv("PYTEST_PLUGINS", "pseudograd_upgrade.suite_plugin")
+    suite_plugin._load_tests.cache_clear()
+    assert pytest.main(words) == 1
+    ends = {name.rpartition("::")[2]: (test.outcome, test.message) for name, test in watched.endings.items()}
+    assert ends == {
+        "test_lost.py": ("not collected", "ModuleNotFoundError: No module named 'nothing_here'"),
+        "test_passes": ("passed", ""),
+        "test_fails": ("failed", "test_it.py:16: AssertionError: why"),
+        "test_ends_badly": ("failed", "test_it.py:18: AssertionError: first"),
+        "test_breaks_at_its_end": ("failed", "test_it.py:10: OSError: the end"),
+        "test_expected": ("xfailed", ""),
+        "test_unexpected": ("xpassed", ""),
+        **dict.fromkeys(("test_skipped", "test_two[1]", "test_two[2]"), ("skipped", "")),
+    }
+    name, fixtures = "test_it.py::test_passes", [f"{end}fixture {n}" for n in (1, 2) for end in ("", "end of ")]
+    assert begun[:7] == [name, *fixtures, f"end of {name}", "test_it.py::test_fails"]
+    assert [name for name in begun if "fixture" in name] == fixtures
+    assert (watched.shared[name], watched.shared[begun[6]]) == (["fixture 1", "fixture 2"], ["fixture 1"])
+    Path("names.json").write_text('["test_it.py::test_two[2]"]', encoding="utf-8")
+    monkeypatch.setenv(suite_plugin.TESTS, "names.json")
+    suite_plugin._load_tests.cache_clear()
+    watched.endings = {}
+    try:
+        assert pytest.main(words) == 0
+    finally:
+        suite_plugin._load_tests.cache_clear()
+    assert [*watched.endings] == ["test_it.py::test_two[2]"]
 
 
 def test_a_further_run_imports_only_files_with_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
