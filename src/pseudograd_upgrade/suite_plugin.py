@@ -82,10 +82,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return None if collection_path.name in {Path(name.partition("::")[0]).name for name in names} else True
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     names = _load_tests()
     if names is not None:
-        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in names])
         items[:] = [item for item in items if item.nodeid in names]
 
 
@@ -147,8 +146,8 @@ def _describe(report: pytest.TestReport | pytest.CollectReport) -> str:
     if report.outcome != FAILED:
         return ""
     if crash is None:
-        lines = str(report.longrepr).strip().splitlines() or [""]
-        return next((line[1:].strip() for line in reversed(lines) if line.startswith("E ")), lines[-1])
+        lines = ["", *str(report.longrepr).strip().splitlines()]
+        return next((line.removeprefix("E ").strip() for line in reversed(lines) if line.startswith("E ")), lines[-1])
     entries = getattr(getattr(report.longrepr, "reprtraceback", None), "reprentries", [])
     end = next((entry.reprfileloc for entry in reversed(entries) if getattr(entry, "reprfileloc", None)), crash)
     return f"{os.path.relpath(end.path)}:{end.lineno}: {crash.message.partition(chr(10))[0]}"

@@ -250,16 +250,27 @@ def test_sarif_has_what_github_asks_for(capsys: pytest.CaptureFixture[str]) -> N
         run(capsys, "lint", "a.py", "--output-format", "sarif", "--output-file", "found.sarif")
         (part,) = json.loads(Path("found.sarif").read_text())["runs"]
         (result,) = part["results"]
-        rule = part["tool"]["driver"]["rules"][result["ruleIndex"]]
-        assert rule["id"] == result["ruleId"] == "PG102"
-        assert all(rule[key]["text"] for key in ("shortDescription", "fullDescription", "help"))
-        assert rule["defaultConfiguration"]["level"] == "warning"
-        location = result["locations"][0]["physicalLocation"]
-        assert location["artifactLocation"]["uri"] == "a.py"
-        region = [location["region"][key] for key in ("startLine", "endLine", "startColumn", "endColumn")]
-        assert region == [line, line, 12, 33]
+        rules = {rule["id"]: rule for rule in part["tool"]["driver"]["rules"]}
+        assert [*rules][result["ruleIndex"]] == result["ruleId"] == "PG102"
+        for rule, level in ((rules["PG102"], "warning"), (rules["PG111"], "note")):
+            assert all(rule[key]["text"] for key in ("shortDescription", "fullDescription", "help"))
+            assert rule["defaultConfiguration"] == {"level": level, "enabled": level == "warning"}
+            assert rule["properties"]["precision"] == ("high" if level == "warning" else "medium")
+        region = {
+            "startLine": line,
+            "endLine": line,
+            "startColumn": 12,
+            "endColumn": 33,
+            "snippet": {"text": "x.clamp(min=0).sqrt()"},
+        }
+        assert result["locations"] == [{"physicalLocation": {"artifactLocation": {"uri": "a.py"}, "region": region}}]
+        assert part["invocations"] == [{"executionSuccessful": True, "toolExecutionNotifications": []}]
         fingerprints.append(result["partialFingerprints"])
     assert fingerprints[0] == fingerprints[1]
+    Path("a.py").write_text("def (")
+    _, out, _ = run(capsys, "lint", "a.py", "--output-format", "sarif")
+    (call,) = json.loads(out)["runs"][0]["invocations"]
+    assert (call["executionSuccessful"], len(call["toolExecutionNotifications"])) == (False, 1)
 
 
 def test_a_notebook_is_read_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> None:

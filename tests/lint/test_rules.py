@@ -78,6 +78,18 @@ def test_a_parameter_on_its_bound_is_found_and_none_that_starts_elsewhere(
     assert ("PG101" in codes(module(*table[name]))) == (table is BORN)
 
 
+@pytest.mark.parametrize(
+    ("start", "is_leaf"),
+    [("torch.zeros(3, requires_grad=True)", True), ("torch.zeros(3).requires_grad_()", True),
+     ("torch.zeros(3, requires_grad=False)", False)],
+)  # fmt: skip
+def test_a_leaf_on_its_bound_is_found(start: str, is_leaf: bool) -> None:
+    notices = check_text(f"p = {start}\nloss = p.clamp(0, 1).sum()\n")
+    assert [notice.message[:27] for notice in notices if notice.code == "PG101"] == [
+        "this leaf starts at 0 (line"
+    ] * is_leaf
+
+
 def test_what_a_flag_that_is_off_by_default_sets_does_not_count() -> None:
     init = "self.p = nn.Parameter(torch.zeros(3))\n        if spread:\n            self.p.uniform_(-6, 0)"
     assert codes(module(init, "self.p.clamp(-6, 0)", ", spread=False")) == ["PG101"]
@@ -123,7 +135,7 @@ GUARDS = [
     "torch.Tensor.clamp(x, min=0).sqrt()", "torch.log1p(x.clamp(min=-1))", "torch.sqrt(input=x.clamp(min=0))",
 ]  # fmt: skip
 NO_GUARDS = [
-    "x.clamp(min=1e-12).sqrt()", "F.relu(x).sqrt()", "x.clamp(min=0).exp()", "x.clamp(min=0).sqrt().item()", "x if x.clamp(min=0).sqrt() else 1",  # noqa: E501
+    "x.clamp(min=1e-12).sqrt()", "F.relu(x).sqrt()", "x.clamp(min=0).exp()", "x.clamp(min=0).sqrt().sum().item()", "x if x.clamp(min=0).sqrt() else 1",  # noqa: E501
     "(x.clamp(min=0) + 1e-6).sqrt()", "torch.arange(3).clamp(min=0).sqrt()", "x.detach().clamp(min=0).sqrt()", "math.sqrt(max(0, 1))",
     "x.clamp(min=0).sum().sqrt()", "x.clamp(min=0) ** 2", "x.clamp(0, 1).acos() > 1", "1 / x.clamp(min=0)", "x.clamp_min_(0).sqrt_()",
 ]  # fmt: skip

@@ -2,18 +2,22 @@
 
 import copy
 import os
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from pseudograd.listen import frames
+from pseudograd.listen import frames, patches
 from pseudograd.torch_table.eras import installed_version
+from pseudograd_upgrade.cutting.shrink import Mismatch
 from pseudograd_upgrade.recording import Schedule
-from pseudograd_upgrade.routes.blocks import BlockRecorder, Blocks
+from pseudograd_upgrade.routes.blocks import BlockRecorder, Blocks, _find_tensors
 from pseudograd_upgrade.routes.question import CPU, ENVIRONMENTS, parse_routes
-from pseudograd_upgrade.routes.segments import Line, Segment, Segments
+from pseudograd_upgrade.routes.segments import Line, Segment, Segments, _find_module
 
 from ..commands import answer
 
@@ -40,6 +44,127 @@ def test_a_block_is_recorded_at_the_line_that_calls_it(monkeypatch: pytest.Monke
     name = "double, all of it"
     assert recorder.noted.lines == []
     assert events == [("forward", name, line, "block(x)", 6), ("backward", name, line, "block(x)", 3)]
+
+
+def test_modules_are_blocks_unless_the_program_compiles_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile stands here for itself: it notes its options and compiles nothing."""
+    asked: list[dict[str, object]] = []
+
+    def compile(model: Any, **options: object) -> Any:
+        asked.append(options)
+        return copy.copy(model)
+
+    monkeypatch.setattr(nn.Module, "__call__", nn.Module.__call__)
+    monkeypatch.setattr(torch, "compile", compile)
+    monkeypatch.setattr("pseudograd_upgrade.routes.blocks.allow_recompilations", lambda count: None)
+    recorder, x = BlockRecorder(Schedule()), torch.ones(2, requires_grad=True)
+    segments = Segments(recorder.end_segment, None)
+    Blocks(recorder, None, segments).install()
+    try:
+        nn.Sequential(nn.Tanh(), nn.LazyLinear(2))(x)
+        nn.Tanh()(x)
+        torch.compile(nn.Tanh(), mode="x", disable=True)(x)
+        assert asked == [{"backend": segments}, {"mode": "x", "disable": True}]
+        doubled = torch.compile(mode="x", dynamic=True)(double)(x)
+        nn.Tanh()(x)  # no block, because the program compiles
+        torch.compile(nn.Sequential(nn.ReLU()), backend="x", options={})(x)
+        thread = threading.Thread(target=torch.compile(double), args=(x,))
+        thread.start()
+        thread.join()
+    finally:
+        patches.COMPILE.remove()
+        patches.MODULE_CALL.remove()
+    assert asked[2:] == [{"backend": segments, "dynamic": True}, {"backend": segments}, {"backend": segments}]
+    names = [event.origin.op.removesuffix(", all of it") for event in recorder.content()["steps"][1]]
+    assert names == ["Sequential", "Tanh", "Tanh", "double", "Sequential"]
+    assert torch.equal(doubled, 2 * x)
+    assert recorder.noted.lines == []
+
+
+def test_the_tensors_of_a_result_are_found_in_containers() -> None:
+    x, y, z = torch.ones(1), torch.zeros(1), torch.ones(2)
+    nested = [[[[[x]]]]]
+    assert list(_find_tensors((x, {"y": [y]}, Line(*"abc"), SimpleNamespace(x=x), Mismatch(None, None, "", z)))) == [
+        x,
+        y,
+        z,
+    ]  # type: ignore[arg-type]
+    assert (list(_find_tensors(nested)), list(_find_tensors([nested]))) == ([x], [])
+
+
+TRACES = [
+    ("train.py", 2, "a = x.sin()"), ("train.py", 3, "b = a.cos()"), ("site-packages/p/m.py", 9, "y = y + 1"), None,
+    ("train.py", 5, "y.exp()"),
+]  # fmt: skip
+
+
+RECORDED = "sin train.py:2 ?; cos train.py:3 ?; add, mul p/m.py:9 train.py:4; exp train.py:5 ?"
+
+
+def traced(x: Tensor) -> Tensor:
+    return ((x.sin().cos() + 1) * 2).exp()
+
+
+@pytest.mark.parametrize(
+    ("is_cut", "out", "compiled", "recorded"),
+    [
+        (False, (), ["sin cos add mul exp"], ""),
+        (False, ("train.py:3",), ["sin", "add mul exp"], ""),
+        (True, ("train.py:3",), ["sin", "add mul", "exp"], RECORDED),
+    ],
+)  # fmt: skip
+def test_a_graph_is_compiled_without_the_lines_that_are_left_out(
+    is_cut: bool, out: tuple[str, ...], compiled: list[str], recorded: str
+) -> None:
+    graph = fx.symbolic_trace(traced)
+    in_torch = f'  File "{torch.__file__}", line 7, in g\n'
+    nodes = [node for node in graph.graph.nodes if node.op.startswith("call")]
+    for node, frame in zip(nodes, TRACES, strict=True):
+        if frame is not None:
+            file, line, text = frame
+            outer = f'  File "{Path("train.py").absolute()}", line 4, in f\n    call()\n'
+            own = f'  File "{Path(file).absolute()}", line {line}, in f\n    {text}\n'
+            node.stack_trace = outer + own + in_torch if "packages" in file else own + in_torch
+    parts: list[str] = []
+    lines: list[str] = []
+
+    def compile(part: fx.GraphModule, inputs: list[object]) -> object:
+        parts.append(
+            " ".join(
+                str(node.target) if isinstance(node.target, str) else node.target.__name__
+                for node in part.graph.nodes
+                if node.op.startswith("call")
+            )
+        )
+        return part.forward
+
+    segments = Segments(lambda line, *values: lines.append(" ".join(line[:3])), compile, is_cut, out)
+    forward, x = segments(graph, [torch.ones(2)]), torch.ones(2)
+    for _ in range(2):  # the second call compiles nothing
+        assert torch.equal(forward(x), traced(x))
+    assert (segments.graphs, parts) == (1, compiled)
+    assert "; ".join(lines) == "; ".join([recorded] * 2 if recorded else [])
+    forward(torch.ones(3))
+    assert len(parts) == (2 * len(compiled) if out else 1)
+
+
+@pytest.mark.parametrize(
+    ("stack", "module"),
+    [
+        ([], ""),
+        ([("net", "__main__.Net")], ""),
+        ([("net", "__main__.Net"), ("net.encoder.0", "torch.nn.Linear")], "module encoder.0"),
+        ([("net", "torch.nn.Sequential"), ("net.0", "torch.nn.Linear")], "module 0"),
+        ([("net.a", "__main__.Net"), ("net.a.b", nn.Linear)], "module b"),
+        ([("net.0", "torch.nn.Linear")], "module 0"),
+        ([("net", "torch.nn.Linear")], ""),
+    ],
+)
+def test_a_node_belongs_to_the_module_of_torch_that_the_program_calls(
+    stack: list[tuple[str, object]], module: str
+) -> None:
+    node: Any = SimpleNamespace(meta={"nn_module_stack": dict(enumerate(stack))})
+    assert _find_module(node) == module
 
 
 @pytest.mark.parametrize("is_moved", [True, False])

@@ -448,6 +448,11 @@ def test_the_plugin_knows_the_end_of_each_test_and_its_shared_fixtures(
     finally:
         suite_plugin._load_tests.cache_clear()
     assert [*watched.endings] == ["test_it.py::test_two[2]"]
+    for longrepr, error in (("a\nb\n", "b"), ("", ""), ("a\nE   b: c\nd", "b: c")):
+        assert (
+            suite_plugin._describe(cast("pytest.CollectReport", SimpleNamespace(outcome="failed", longrepr=longrepr)))
+            == error
+        )
 
 
 def test_a_further_run_imports_only_files_with_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
