@@ -7,7 +7,9 @@ from typing import NamedTuple
 import pytest
 
 from pseudograd.listen.program.signals import Stopped
-from pseudograd_upgrade.answer import CONVENTION, FAILS, NARROW, OTHER_OP, OWN, ROUNDING, SAME, Answer
+from pseudograd_upgrade.answer import CONVENTION, FAILS, MAGNIFIED, NARROW, OTHER_OP, OWN, ROUNDING, SAME, Answer
+from pseudograd_upgrade.cutting.cut import Cut
+from pseudograd_upgrade.differences import Difference
 from pseudograd_upgrade.recording import Recording, Schedule
 from pseudograd_upgrade.routes.question import BetweenCompilers, BetweenDevices, make_route
 from pseudograd_upgrade.runs import MOST_RUNS, MOST_RUNS_OF_ROUTES, Interpreter
@@ -406,6 +408,43 @@ def test_a_difference_that_no_pin_mends_is_another_op(status: int) -> None:
     assert [run.lines for run in runner.all if run.pin] == [["train.py:2"], None]
 
 
+@pytest.mark.parametrize(("status", "kind"), [(0, MAGNIFIED), (1, OTHER_OP)])
+def test_losses_that_a_move_by_roundings_drives_as_far_apart_are_rounding(status: int, kind: str) -> None:
+    """A run that fails shows nothing."""
+
+    def record(run: Run) -> Recording:
+        is_shaken = bool(run.python.settings.get("is_shaken"))
+        last = 1.2 if is_shaken else 1.0 if run.is_old else 1.3
+        return made_run((LINEAR, 1.0), (LEAF, 1.0), losses=(1.0, 1.0, last), status=status * is_shaken)
+
+    answer, runner = compare_torches(record)
+    assert answer.kind == kind
+    assert runner.settings("is_shaken") == [True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "excerpt", "step"),
+    [
+        (OTHER_OP, Cut("program"), "report it upstream, with the program below: gelu of torch 2.15.0"),
+        (OTHER_OP, Cut(is_same_alone=True), "look at what reaches train.py:2: the difference came with its arguments, or with a "
+         "setting of torch"),
+        (OTHER_OP, Cut(why="a reason"), "as it was"),
+        (CONVENTION, Cut("program"), "as it was"),
+        (ROUNDING, None, "as it was"),
+    ],
+)  # fmt: skip
+def test_the_next_step_depends_on_the_call_that_was_cut_out(
+    kind: str, excerpt: Cut | None, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pseudograd_upgrade.upgrade.cut", lambda runner, *_: runner.run(OLD, Schedule()) and excerpt)
+    (event,) = made_run((GELU, 1.0)).steps[1]
+    answer = Answer(
+        kind, ("2.13.0", "2.15.0"), 0, 1, next_steps=("as it was",), difference=Difference(1, event, event, 1.0)
+    )
+    answer = Question(Runner(lambda run: made_run()), OLD, NEW).cut_out(answer)
+    assert (answer.cut, answer.next_steps, answer.runs) == (excerpt, (step,), excerpt is not None)
+
+
 def test_a_program_that_does_not_repeat_is_named_so() -> None:
     times = iter(range(9))
     answer, _ = compare_torches(lambda run: trained(1.0 + next(times), loss=0.5 + next(times)))
@@ -509,9 +548,14 @@ def test_it_is_a_convention_if_it_does_not(status: int, kind: str) -> None:
     assert answer.kind == kind
 
 
-def test_no_line_is_said_to_be_left_out_where_none_was() -> None:
-    answer, _ = compare_compilers(lambda run: trained() if run.python.settings.get("is_cut") else compiled(run))
-    assert answer.why == ("apart by 5.0e-01 there; where each line is compiled alone, none differs",)
+@pytest.mark.parametrize("status", [0, 1])
+def test_no_line_is_said_to_be_left_out_where_none_was(status: int) -> None:
+    answer, _ = compare_compilers(
+        lambda run: trained(status=status) if run.python.settings.get("is_cut") else compiled(run)
+    )
+    assert answer.why == (
+        f"apart by 5.0e-01 there{'' if status else '; where each line is compiled alone, none differs'}",
+    )
 
 
 def test_a_difference_that_dynamo_captures_is_not_blamed_on_a_line() -> None:

@@ -263,14 +263,6 @@ def test_a_compiler_is_compared_with_eager_mode(
 
 
 @pytest.mark.program
-def test_a_program_with_nothing_to_compile_gets_a_note(capfd: pytest.CaptureFixture[str]) -> None:
-    text = "import torch\nx = torch.ones(3, requires_grad=True)\n(x * x).sum().backward()\n"
-    status, out, err = ask(capfd, "eager,aot_eager", text)
-    assert status == 0, out + err
-    assert "nothing of the program was compiled" in out
-
-
-@pytest.mark.program
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
 def test_a_device_that_is_not_there_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     status, out, err = ask(capfd, "cpu,cuda", TRAINING)

@@ -485,13 +485,6 @@ def test_a_suite_is_compared_test_by_test(capfd: pytest.CaptureFixture[str], wor
 
 
 @pytest.mark.program
-def test_a_suite_that_is_not_collected_says_why(capfd: pytest.CaptureFixture[str]) -> None:
-    Path("test_it.py").write_text("import torch\nimport nothing_here\n", encoding="utf-8")
-    _, out, err = upgrade(capfd, "-m", "pytest", "-q", "test_it.py")
-    assert "ModuleNotFoundError: No module named 'nothing_here'" in out + err
-
-
-@pytest.mark.program
 def test_a_suite_that_hangs_is_stopped_and_says_where(capfd: pytest.CaptureFixture[str]) -> None:
     source = "import time, torch\ndef test_first():\n    torch.ones(2).sum()\ndef test_hangs():\n    time.sleep(60)\n"
     Path("test_it.py").write_text(source, encoding="utf-8")
