@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from typing import TypeAlias, TypeGuard
 
@@ -11,8 +12,7 @@ from torch import Tensor
 from pseudograd.torch_table.private import is_batched, is_opaque, is_wrapped
 
 Digest: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-_ROW = 4096  # a long tensor is folded into rows of so many entries
-_FOLDED = 1 << 16  # a tensor with more entries is folded
+_ROW = 65_536  # a tensor with more entries is folded into rows of so many
 _weights: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
 
@@ -21,11 +21,9 @@ def _projection_weights(count: int, like: Tensor) -> Tensor:
     key = (like.dtype, like.device)
     weights = _weights.get(key)
     if weights is None or weights.numel() < count:
-        index = torch.arange(1, max(_ROW, 1 << (count - 1).bit_length()) + 1)
-        mixed = index * 0x9E3779B1 % 2**32  # alone, entries 1 and 4 would weigh as much as entries 2 and 3
-        mixed = (mixed ^ mixed >> 15) * 0x2C1B3C6D % 2**32
-        shares = (mixed ^ mixed >> 12).double() / 2**32
-        weights = _weights[key] = (shares - 0.5).to(like.dtype).to(like.device)
+        draw = random.Random("weights")
+        numbers = [draw.random() for _ in range(max(_ROW, count))]
+        weights = _weights[key] = torch.tensor(numbers, dtype=like.dtype, device=like.device)
     return weights[:count]
 
 
@@ -50,21 +48,18 @@ def digest(value: Tensor) -> Digest:
     if x.dtype not in (torch.float32, torch.float64):
         x = x.to(torch.float32 if x.is_floating_point() else torch.float64)
     flat = x.reshape(-1)
-    if flat.numel() <= _FOLDED:
+    if flat.numel() <= _ROW:
         flat = flat.double()
-    norm = torch.linalg.vector_norm(flat, 1, dtype=torch.float64) if flat.numel() else nonzero.to(torch.float64)
+    norm = torch.linalg.vector_norm(flat, 1, dtype=torch.float64)
     return flat.sum(dtype=torch.float64), norm, _projection(flat), nonzero
 
 
 def _projection(flat: Tensor) -> Tensor:
-    count = flat.numel()
-    if count <= _FOLDED:
-        return torch.dot(flat, _projection_weights(count, flat))
-    rows = count // _ROW
-    folded = flat[: rows * _ROW].view(rows, _ROW) @ _projection_weights(_ROW, flat)
-    rest = flat[rows * _ROW :]
-    rest_weights = _projection_weights(rest.numel(), flat)
-    return torch.dot(folded, _projection_weights(rows, flat) + 1) + torch.dot(rest, rest_weights)
+    rows = flat.numel() // _ROW
+    if rows:
+        folded = flat[: rows * _ROW].view(rows, _ROW) @ _projection_weights(_ROW, flat)
+        flat = torch.cat([folded, flat[rows * _ROW :]])
+    return torch.dot(flat, _projection_weights(flat.numel(), flat))
 
 
 def fetch(digests: Sequence[Digest]) -> list[tuple[float, float, float, float]]:

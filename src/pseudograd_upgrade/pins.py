@@ -244,8 +244,7 @@ def _loss_levels(run: Recording) -> tuple[float, float, float]:
 def _is_cut_short(run: Recording, other: Recording, sign: int) -> bool:
     """Has the run fewer losses, and no lower loss at its end than the other run in the same pass?"""
     count = len(run.losses)
-    ends = (sign * sum(losses) for losses in (run.losses[-1], other.losses[count - 1]))
-    return count < len(other.losses) and not _is_lower(*ends)
+    return count < len(other.losses) and not _is_lower(sign * sum(run.losses[-1]), sign * sum(other.losses[count - 1]))
 
 
 def _is_lower(a: float, b: float) -> bool:

@@ -19,6 +19,7 @@ import pytest
 import pseudograd_lint
 from pseudograd_lint.flake8 import Plugin
 from pseudograd_lint.rules import CODES as LINT
+from pseudograd_lint.sources import check_file
 from pseudograd_notices import formats, workers
 from pseudograd_notices.notice import Notice, Problem, new_notices
 from pseudograd_notices.options import add_output
@@ -288,6 +289,7 @@ def test_a_notebook_is_read_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_cannot_be_read_is_a_line_and_the_rest_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_file("gone.py", []) == ([], [Problem("gone.py", 0, "cannot be read: No such file or directory")])
     Path("b.py").write_text("def (:\n")
     Path("c.py").write_bytes(b"import torch\n# \xff\n")
     Path("d.py").write_bytes(b"# -*- coding: latin-1 -*-\ns = '\xff'\n" + BAD.encode())

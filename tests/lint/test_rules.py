@@ -180,9 +180,12 @@ HIDES = [
     "torch.where(y == 0, 0, x / y)", "torch.where(x <= y, torch.cos(x / y), 0)", "torch.nan_to_num(x.log())",
     "torch.where(net(x) > 0, net(x).sqrt(), 0)", "torch.where(local(x) > 0, local(x).sqrt(), 0)", "torch.where(low < x, x.sqrt(), x)",
     "torch.where(x > 1e-6, x ** (1 / 3), x / 3)", "torch.where(x == 0, 0, torch.div(1, x))", "torch.where(x == 0, 0, x ** -0.5)",
-    "x.sqrt().where(x > 0, x)", "y.where(x == 0, 1 / x)",
+    "x.sqrt().where(x > 0, x)", "y.where(x == 0, 1 / x)", "x.sqrt().clamp(min=1)", "x.log().clamp(min=-9)", "x.rsqrt().clamp(max=9)",
+    "x.rsqrt().clamp(0, 9)", "x.log().clamp(-9, 9)", "torch.where(x.abs() == 0, 0, 1 / x)", "torch.where(x.abs() > 0, 1 / x, 0)",
 ]  # fmt: skip
 HIDES_NOTHING = [
+    "x.sqrt().clamp(min=0)", "x.sqrt().clamp(max=1)", "x.log().clamp(max=9)", "x.rsqrt().clamp(min=9)", "x.exp().clamp(min=1)",
+    "x.acos().clamp(min=1)", "torch.where(y.abs() == 0, 0, 1 / x)", "torch.where(x.exp() == 0, 0, 1 / x)",
     "torch.where(x >= 0, torch.log(x), 0)", "torch.where(x < 1, 1 / x, 0)", "torch.where(y != 0, 0, x / y)", "torch.nan_to_num(x.acos())",
     "torch.where(x <= cutoff, torch.cos(x / cutoff), 0)", "torch.where(positive(x) > 0, positive(x).sqrt(), 0)",
     "torch.where(x >= math.exp(0.5), x, x.log())", "torch.where(x <= 1, 1 / x.sqrt(), -1 / x)", "torch.where((x > 0) & y, 1 / x, 0)",

@@ -197,7 +197,7 @@ def digests(*tensors: torch.Tensor) -> list[tuple[float, ...]]:
     return fetch([digest(tensor) for tensor in tensors])
 
 
-@pytest.mark.parametrize("count", [6, 70_000, 200_001])
+@pytest.mark.parametrize("count", [6, 65_536, 70_000, 131_072, 200_001])
 def test_a_digest_shows_that_two_entries_were_swapped(count: int) -> None:
     x = torch.arange(count, dtype=torch.float32) / count
     y = x.clone()
@@ -210,8 +210,8 @@ def test_a_digest_shows_that_two_entries_were_swapped(count: int) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64])
 def test_every_dtype_has_a_digest(dtype: torch.dtype) -> None:
-    ((total, size, _, nonzero),) = digests(torch.tensor([0, 1, 1], dtype=dtype))
-    assert (total, size, nonzero) == (2.0, 2.0, 2.0)
+    (total, size, _, nonzero), empty = digests(torch.tensor([0, 1, 1], dtype=dtype), torch.tensor([], dtype=dtype))
+    assert (total, size, nonzero, *empty) == (2.0, 2.0, 2.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def test_a_tensor_without_numbers_of_its_own_has_no_digest() -> None:
@@ -233,6 +233,7 @@ def test_a_tensor_without_numbers_of_its_own_has_no_digest() -> None:
 
 def test_a_schedule_has_the_first_steps_and_one_in_many() -> None:
     assert [step for step in range(1, 60) if Schedule(3, 20).has(step)] == [1, 2, 3, 20, 40]
+    assert [step for step in range(1, 60) if Schedule().has(step)] == [1, 2, 3, 4, 5, 6, 25, 50]
     window = Schedule(0, 0, (4, 5))
     assert [step for step in range(1, 9) if window.has(step)] == [4, 5]
     assert [window.is_over(step) for step in (4, 5, 6)] == [False, False, True]

@@ -299,7 +299,9 @@ def test_an_evaluation_that_uses_a_gradient_whose_convention_changed_is_that_con
 @pytest.mark.parametrize("last", [(SILU, 1.5), (GELU, 1.5), (SILU, 1.0)], ids=["other value", "other op", "mended"])
 def test_an_evaluation_that_differs_though_a_pin_mends_the_training_is_told(last: tuple[int, float]) -> None:
     def record(run: Run) -> Recording:
-        training = trained() if run.pin else other_slope(run)
+        training = other_slope(run)
+        if run.pin:  # another value in the training, without a consequence, is not told
+            training = made_run((LINEAR, 1.5), (GELU, 2.0), (GELU_GRAD, 1.0), (LEAF, 1.0), losses=(1.0, 0.5))
         return replace(training, steps={**training.steps, 3: made_run((SILU, 1.0) if run.is_old else last).steps[1]})
 
     answer, _ = compare_torches(record)
@@ -375,11 +377,12 @@ def test_a_known_change_is_never_to_be_reported(torches: tuple[str, str], op: st
     origins = [
         ["forward", call or "f", "train.py:2", "train.py:2", "f(x)"],
         ["backward", name, "train.py:2", "train.py:2", "f(x)"],
+        ["forward", "quantile", "train.py:9", "train.py:9", "quantile(x)"],
     ]
 
     def record(run: Run) -> Recording:
         x = 1.0 if run.python.torch == torches[0] else 0.5
-        return made_run((LINEAR, 1.0), (GELU, x), losses=(1.0, x), origins=origins)
+        return made_run((2, 1.0), (LINEAR, 1.0), (GELU, x), losses=(1.0, x), origins=origins)
 
     old, new = (Interpreter("python", torch) for torch in torches)
     answer, _ = ask(Question, old, new, record)
@@ -473,6 +476,19 @@ def test_calls_that_differ_are_named(
     assert answer.kind == OTHER_OP
     assert all(line.startswith(text) for line, text in zip(answer.why, why, strict=True)), answer.why
     assert [run.lines for run in runner.all if run.pin] == [None]
+
+
+@pytest.mark.parametrize(("leaf", "relation"), [(1.0, ""), (0.5, "differ"), (None, "may differ")])
+def test_an_update_that_differs_may_come_from_the_gradients_before_it(leaf: float | None, relation: str) -> None:
+    def record(run: Run) -> Recording:
+        x = 0.0 if run.is_old else 1.0
+        leaves = {} if leaf is None else made_run((LEAF, 1.0 if run.is_old else leaf)).steps
+        return replace(made_run(losses=(1.0, 1.0, 1.0 + x)), steps={**leaves, **made_run((SGD, 2.0 + x), step=2).steps})
+
+    answer, _ = compare_torches(record)
+    report = "if train.py:4 asks both torches for the same, report it upstream: SGD.step of torch 2.15.0"
+    other = f"the gradients that reach it {relation} already: look for lines that one of the two runs alone has"
+    assert answer.next_steps == (other if relation else report,)
 
 
 def test_gradients_that_no_parameter_keeps_are_compared_by_the_values_that_follow() -> None:
