@@ -274,6 +274,31 @@ def modes_of_the_program() -> object:
         return [small_step(), log]
 
 
+class Listed(nn.Linear):
+    """A module may print or make its layers when somebody lists its parts."""
+
+    log: list[str]
+
+    def named_modules(self, *args: Any, **named: Any) -> Any:
+        self.log.append("modules")
+        return super().named_modules(*args, **named)
+
+    def named_parameters(self, *args: Any, **named: Any) -> Any:
+        self.log.append("parameters")
+        return super().named_parameters(*args, **named)
+
+
+@program_of_the_table
+def a_module_that_counts_who_lists_its_parts() -> object:
+    Listed.log = []
+    net = nn.Sequential(Listed(4, 4), nn.Tanh())
+    optimizer = torch.optim.SGD([net[0].weight])
+    for module in (net, net[0], net):
+        module(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    return [net[0].weight, Listed.log]
+
+
 class Counted(Tensor):
     calls: list[str]
 

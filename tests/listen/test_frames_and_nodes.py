@@ -1,5 +1,7 @@
 """Lines, expressions, nodes and backwards, as rewriting and diagnosing use them."""
 
+import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -207,6 +209,35 @@ def test_all_nodes_that_a_backward_can_reach() -> None:
     edge = torch.autograd.graph.get_gradient_edge(y)
     assert sorted(type(node).__name__ for node in nodes.reachable_from([edge, x])) == ["AccumulateGrad", "ExpBackward0"]
     assert nodes.reachable_from([x]) == []
+
+
+@pytest.mark.program
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a stack that overflows ends the process")
+@pytest.mark.parametrize("is_made_inside", [True, False])
+def test_a_long_chain_ends_in_a_small_stack(is_made_inside: bool) -> None:
+    def train() -> None:
+        w = torch.ones(1, requires_grad=True)
+        with pg.override(relu="zero") if is_made_inside else contextlib.nullcontext():
+            x = w
+            for _ in range(10_000):
+                x = x * 1.0
+        if is_made_inside:
+            x.sum().backward()
+        else:
+            with pg.diagnose():
+                x.sum().backward()
+        del x
+        ended.append(w.grad)
+
+    ended = list[object]()
+    child = os.fork()
+    if not child:
+        threading.stack_size(3 << 19)
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        os._exit(ended != [torch.ones(1)])
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.fixture

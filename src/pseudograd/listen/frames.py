@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..torch_table.private import children_of, module_call, module_wrapped_call, traced_frames
+from ..torch_table.private import children_of, module_call, module_wrapped_call, modules_in, traced_frames
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # the folder of pseudograd
@@ -297,7 +297,7 @@ def _path(module: torch.nn.Module, root: torch.nn.Module) -> str | None:
         _paths.pop(key, None)
         if len(_paths) > _MOST_PATHS:
             _paths.clear()
-        _paths.update(((id(root), id(part)), (path, tuple(path.split(".")))) for path, part in root.named_modules())
+        _paths.update(((id(root), id(part)), (path, tuple(path.split(".")))) for path, part in modules_in(root).items())
         known = _paths.get(key)
     return None if known is None else known[0]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol, cast
 
@@ -60,6 +61,8 @@ class Ranges:
         self.seen_up_to = after
         node = node_of(result) if isinstance(result, Tensor) else None
         if node is not None and after - before == 1:  # the same result in less time
+            if not before % STRIDE:
+                break_chain(node)
             return [node] if number_of(node) == before else []
         return find_within((result,), [(before, after)])
 
@@ -112,8 +115,48 @@ def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
         number = number_of(node)
         if any(start <= number < end for start, end in spans):
             within[node] = None
+            if not number % STRIDE:
+                break_chain(node)
             ahead += [other for other, _ in node.next_functions]
     return list(within)
+
+
+# --- long chains ------------------------------------------------------------------------------------------------------
+
+# Since torch 2.13, a node that Python has seen ends inside the end of the node behind it, so the end of a chain of 40,000 such nodes
+# overflows the stack. One node in a thousand therefore has a token in its metadata. When the token ends, `_ended` gets the nodes in front,
+# which live until the next token is made. A number without small factors meets each of several chains that grow side by side.
+STRIDE = 1021
+_PLAIN_TOKENS = (
+    3  # alive at once: as many thousand nodes may end inside each other, and no node of a small graph lives longer
+)
+
+
+class _Token:
+    pass
+
+
+class _NodesInFront(weakref.ref[_Token]):
+    nodes: NextFunctions = ()
+
+
+_tokens: list[weakref.ref[_Token]] = []
+_ended: list[weakref.ref[_Token]] = []
+
+
+def break_chain(node: GraphNode) -> None:
+    """Let the nodes in front of this node end later than it, if many nodes are alive."""
+    while _ended:
+        _ended.clear()  # may add others
+    token = _Token()
+    _tokens[:] = [other for other in _tokens if other() is not None]
+    is_plain = len(_tokens) < _PLAIN_TOKENS
+    _tokens.append(weakref.ref(token))
+    front = _NodesInFront(
+        token, _ended.append
+    )  # in C: a handler of a signal that raised in a callback in Python would be ignored
+    front.nodes = () if is_plain else node.next_functions
+    node.metadata["pseudograd: token"] = front, token  # a tuple drops its last item first
 
 
 def node_of(tensor: Tensor) -> GraphNode | None:

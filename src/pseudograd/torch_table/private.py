@@ -369,6 +369,37 @@ def children_of(module: object) -> dict[str, nn.Module]:
     return modules if isinstance(modules, dict) else dict(modules.items())
 
 
+def modules_in(module: nn.Module) -> dict[str, nn.Module]:
+    """What `named_modules` yields, by path. It runs no code of the program, whose own `named_modules` may print or make layers."""
+    modules: dict[str, nn.Module] = {}
+    met = set[int]()
+
+    def add(part: nn.Module, path: str) -> None:
+        if id(part) not in met:
+            met.add(id(part))
+            modules[path] = part
+            for name, child in list(children_of(part).items()):
+                if child is not None:
+                    add(child, f"{path}.{name}" if path else name)
+
+    add(module, "")
+    return modules
+
+
+def parameters_in(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What `named_parameters` yields. It runs no code of the program; a wrapper of torch's own gives its parameters names of its own."""
+    own = type(module).named_parameters
+    if own is not nn.Module.named_parameters and own.__module__.startswith("torch."):
+        yield from module.named_parameters()
+        return
+    met = set[int]()
+    for path, part in modules_in(module).items():
+        for name, parameter in list(getattr(part, "_parameters", {}).items()):
+            if parameter is not None and id(parameter) not in met:
+                met.add(id(parameter))
+                yield f"{path}.{name}" if path else name, parameter
+
+
 def is_sharded(module: nn.Module) -> bool:
     """Is it the outermost module under fully_shard? Its forward uses whole parameters, made when it first runs."""
     return hasattr(type(module), "_get_fsdp_state")

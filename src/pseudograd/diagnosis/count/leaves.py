@@ -15,7 +15,17 @@ from ...listen import nodes
 from ...listen.frames import Location
 from ...listen.harmless import harmless, quietly
 from ...listen.nodes import GraphNode
-from ...torch_table.private import accumulates, base_of, is_sharded, is_wrapped, saved, shards_of
+from ...torch_table.private import (
+    accumulates,
+    base_of,
+    is_sharded,
+    is_wrapped,
+    modules_in,
+    number_of,
+    parameters_in,
+    saved,
+    shards_of,
+)
 from .leaf import Leaf, is_recorded, read_together
 from .names import Names, tops_of, unwrapped
 from .norms import Sizes, is_power_of_two
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
 _MOST_NAMELESS = 4096
 _MOST_WITHOUT_VARIABLE = 64  # leaves without a name for which the next search looks again
 _SEARCHES_OF_EACH_STEP = 32  # so many steps search for names; later ones ever less often
+_MANY_NODES = 3_000  # a graph with more may have a chain that needs a break
 _MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step
 # Nodes that read some entries of a tensor, so that the others get no gradient. _TABLES: those that look rows up by an index.
 _TABLES = "Embedding EmbeddingBag Index IndexSelect Gather Take"
@@ -89,9 +100,9 @@ class Leaves:
 
     def add_module(self, module: nn.Module, is_given: bool = False) -> None:
         """Add the parameters of a module, with their names."""
-        shards = [pair for part in module.modules() for pair in shards_of(part)]
+        shards = [pair for part in modules_in(module).values() for pair in shards_of(part)]
         shard_by_full = {id(full): shard for shard, full in shards if full is not None}
-        for name, tensor in module.named_parameters():
+        for name, tensor in parameters_in(module):
             parameter: Tensor = shard_by_full.get(id(tensor), tensor)  # the one that the optimiser has
             if parameter.requires_grad and not is_lazy(parameter) and self._bit_of(parameter) is None:
                 self._add(parameter, is_nameless=False)
@@ -111,7 +122,7 @@ class Leaves:
         rest = [leaf for _, leaf in self if leaf.is_parameter and not getattr(owner_of(leaf), "is_given", False)]
         tensors = [tensor for leaf in rest if (tensor := leaf.tensor()) is not None]
         for module in tops_of(tensors) if tensors else ():
-            for name, parameter in module.named_parameters():
+            for name, parameter in parameters_in(module):
                 known = self.leaf_of(parameter)
                 if known is not None:
                     self.names.note(known, module, name)
@@ -355,6 +366,10 @@ class Leaves:
             if key is not None:
                 node.metadata[key] = upstream
         del upstream_of[None]
+        if len(upstream_of) > _MANY_NODES:
+            for node in upstream_of:
+                if not number_of(node) % nodes.STRIDE:
+                    nodes.break_chain(node)
         return upstream_of
 
     def _upstream_of_special(self, node: GraphNode, upstream: int, upstream_of: Mapping[GraphNode, int]) -> int:

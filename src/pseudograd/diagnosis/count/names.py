@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from ...listen.frames import is_of_a_package, is_users, next_program_frame
-from ...torch_table.private import WRAPPED_MODULES, children_of
+from ...torch_table.private import WRAPPED_MODULES, children_of, modules_in
 
 
 class Owner:
@@ -155,4 +155,4 @@ def _top_of(module: nn.Module, parents: dict[int, list[nn.Module]]) -> nn.Module
             tops.append(inner)
         stack += [other for other in around if id(other) not in met]
         met.update(id(other) for other in around)
-    return max(tops, key=lambda top: sum(1 for _ in top.modules())) if tops else module
+    return max(tops, key=lambda top: len(modules_in(top))) if tops else module

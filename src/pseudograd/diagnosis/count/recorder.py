@@ -461,6 +461,8 @@ class Recorder(Subscriber):
                 is_linear = function is _LINEAR and name in _PASSING and len(args) > 1 and args[1].dim() == 2
                 if (is_linear or after - before == 1) and (local.location is not None or self.leaves.have_run(values)):
                     ranges.seen_up_to = after
+                    if not after % nodes.STRIDE:
+                        nodes.break_chain(node)
                     if name not in self.skipped_ops:
                         self._attach(node, local.location)
                     return

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...listen.variables import names_in_program
+from ...torch_table.private import modules_in, parameters_in
 from .leaf import EverTrue, Leaf, has_numbers
 from .names import Owner, instances_of
 from .norms import sample, view_of_sample
@@ -84,7 +85,7 @@ class Unheld:
             if name in _OF_TORCH or type(value) not in (list, tuple, dict) or not 1 < len(value) <= _MOST_ITEMS:
                 continue  # a list with one item is skipped, because people use it to hide a layer on purpose
             for item in _items(value):
-                parts = item.parameters() if isinstance(item, nn.Module) else [item]
+                parts = [part for _, part in parameters_in(item)] if isinstance(item, nn.Module) else [item]
                 container = Container(type(module), name, type(value).__name__, isinstance(item, nn.Module))
                 for part in parts:
                     if id(part) in wanted:
@@ -101,14 +102,14 @@ class Unheld:
             nets[key].variable = names[key]
         for owner in nets.values():
             module = owner.module()
-            for part in module.modules() if module is not None else ():
-                for name, tensor in part.named_parameters():
+            for part in modules_in(module).values() if module is not None else ():
+                for name, tensor in parameters_in(part):
                     if id(tensor) in wanted:
                         path = self.attributes.setdefault(wanted[id(tensor)], {})
                         path[type(part), name.partition(".")[0]] = None
             if module is None or type(module).__module__.startswith("torch."):
                 continue
-            if all("." not in name for name, _ in module.named_parameters()):
+            if all("." not in name for name, _ in parameters_in(module)):
                 self.without_layers.add(owner)
         self.variables |= names
 
