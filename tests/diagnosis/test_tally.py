@@ -337,3 +337,14 @@ def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags
     assert (empty.had_gradient, leaf.had_gradient, leaf.misses_many) == (False, False, False)
     table.add(torch.tensor([[1.0], [0.0]]).expand(2, 2**22))
     assert (table.mask, table.had_gradient, table.missing()) == (None, True, (2, 1, 2, 1))
+
+
+@pytest.mark.skipif(native.operators is None, reason="no kernels in C here")
+def test_what_c_does_not_count() -> None:
+    plain = torch.ones(2)
+    others = torch.nn.Parameter(plain), plain.to_sparse(), plain.to("meta")
+    assert [counts.is_plain(tensor) for tensor in (plain, *others)] == [True, False, False, False]
+    many = plain.reshape(2, *[1] * 15)
+    for grad, leaving in ((plain, others[1]), (plain, plain.double()), (plain.int(), plain.int()), (many, many)):
+        assert counts.tally(grad, [leaving], is_full=True) is None
+        assert counts.Sums(is_full=True).add(grad, [leaving], None, None, None) is None

@@ -4,7 +4,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -36,7 +36,8 @@ from .ways import (
 )
 
 pytestmark = needs_native
-HOW = [(rule, edge) for rule in RULES_WITH_A_CODE for edge in OPS["clamp"].edges]
+HOW: list[tuple[Any, Any]] = [(pg.rules.leaky_inward(low=1.0, high=0.5), "closed")]  # x below has the code of x inside
+HOW += [(rule, edge) for rule in RULES_WITH_A_CODE for edge in OPS["clamp"].edges]
 PINS = [rule_named(edge, era) for edge in (*ERAS, *SHARES) for era in ERAS if edge not in ERAS or edge == era]
 BOUNDS = [
     *((-1.0, 1.0), (None, 1.0), (-1.0, None), (0.0, None), (None, -0.0), (0.5, 0.5)),

@@ -252,6 +252,12 @@ def test_a_number_is_the_slope_at_the_kink_and_nowhere_else(name: str) -> None:
         assert torch.autograd.grad(f(leaf), leaf, _x(INF))[0].item() == 0.0
 
 
+def test_a_square_root_in_tensorflow_gives_nothing_for_nothing() -> None:
+    x = _x(0, 0, 4).requires_grad_()
+    with pin_edge("tensorflow"):
+        assert torch.autograd.grad(torch.sqrt(x), x, _x(0, 1, 1))[0].tolist() == [0, INF, 0.25]
+
+
 def test_a_family_counts_before_what_the_pin_is_to() -> None:
     x = _x(0.0)
     for edge in ("jax", "torch<=2.13", "torch>=2.14", "closed"):

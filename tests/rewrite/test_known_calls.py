@@ -24,6 +24,7 @@ from pseudograd.torch_table.eras import ERAS, installed_era, installed_version
 from pseudograd.torch_table.forms import SPELLINGS
 
 from ..choices import every_pair, folded
+from ..watching import Watching
 
 OTHER = next(era for era in ERAS if era != installed_era())
 CONTEXTS: dict[str, Callable[[], Any]] = {
@@ -221,6 +222,19 @@ def test_a_mode_of_the_program_sees_no_call_that_is_made_for_later_ones() -> Non
             policy = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mul.Tensor])
             y = checkpoint(lambda x: (x * 2).clamp(-1, 1).sin(), x, use_reentrant=False, context_fn=policy)
             y.sum().backward()
+
+
+@needs_native
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_a_mode_of_the_program_sees_torchs_operators_alone(size: int) -> None:
+    for bounds in ((-1.0, 1.0), (-torch.ones(1), torch.ones(1))):
+        x = torch.randn(size, requires_grad=True)
+        with override(clamp="inward"):
+            for _ in range(3):
+                x.clamp(*bounds)
+            with Watching() as seen:
+                torch.autograd.grad(x.clamp(*bounds).sum(), x)
+        assert not {name for name in seen.names if not hasattr(torch.ops.aten, name)}
 
 
 @needs_native

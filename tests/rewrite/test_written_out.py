@@ -108,7 +108,9 @@ TIES: dict[str, Tie] = {
         lambda x: functional.cosine_embedding_loss(x[None], torch.tensor([[0.0, 1.0]]), -_ONE), [2.0, 0.0], [0.0, 0.5]
     ),
     "nn.CosineEmbeddingLoss": Tie(
-        lambda x: nn.CosineEmbeddingLoss()(x, torch.tensor([0.0, 3.0]), torch.tensor(-1)), [2.0, 0.0], [0.0, 0.5]
+        lambda x: nn.CosineEmbeddingLoss(0.6)(x, torch.tensor([1.0, 0.0]), torch.tensor(-1)),
+        [3.0, 4.0],
+        [0.128, -0.096],
     ),
     "triplet_margin_loss": Tie(
         lambda x: functional.triplet_margin_loss(x[None], _NEAR, _FAR, margin=1.0, eps=0.0), [1.0], [2.0]

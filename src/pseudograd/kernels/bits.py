@@ -397,9 +397,7 @@ def pays_for(x: Tensor) -> bool:
     elements = x.numel()
     if type(elements) is not int or elements < least_elements:  # under torch.jit.trace it is a tensor
         return False
-    if x.layout is not torch.strided or x.is_nested:
-        return False
-    if can_have_names and x.has_names():  # type: ignore[attr-defined]  # not on every torch
+    if x.layout is not torch.strided or x.is_nested or (can_have_names and x.has_names()):  # type: ignore[attr-defined]
         return False
     return order_of(x) is not None and not _is_kept_anyway(x)
 

@@ -126,13 +126,8 @@ def are_finite(values: Sequence[Any]) -> bool:
 
 
 def _are_served(grad: Tensor, leaving: Sequence[Tensor], x: Tensor | None) -> bool:
-    dtype = grad.dtype
-    if native.operators is None or dtype not in DTYPES or grad.dim() > MOST_DIMENSIONS:
-        return False
-    for tensor in (grad, *leaving) if x is None else (grad, *leaving, x):
-        if tensor.dtype is not dtype or not is_plain(tensor):
-            return False
-    return True
+    """The operators themselves check dtypes and dimensions."""
+    return native.operators is not None and all(map(is_plain, (grad, *leaving) if x is None else (grad, *leaving, x)))
 
 
 def is_plain(tensor: Tensor) -> bool:

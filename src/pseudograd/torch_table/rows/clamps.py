@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -76,21 +76,17 @@ def _pull_clamp(
 
 
 def _pull_clamp_of_jax(grad: Tensor, x: Tensor, min: Bound, max: Bound) -> Gradients:
-    """jnp.clip is minimum(maximum(x, min), max). Both functions give each of two tied inputs half of the gradient."""
+    """jnp.clip is minimum(maximum(x, min), max)."""
     lifted = x if min is None else torch.where(x < min, min, x)
     if isinstance(min, Tensor):
         lifted = torch.where(min == min, lifted, min)  # a NaN in min comes through
-    to_lifted, to_max = grad, None
+    to_x: Any = grad
+    to_min = to_max = None
     if max is not None:
-        tied, half = lifted == max, 0.5 * grad
-        to_lifted = torch.where(tied, half, torch.where(lifted < max, grad, 0.0))
-        to_max = torch.where(tied, half, torch.where(lifted > max, grad, 0.0)) if isinstance(max, Tensor) else None
-    if min is None:
-        return to_lifted, None, to_max
-    tied, half = x == min, 0.5 * to_lifted
-    to_x = torch.where(tied, half, torch.where(x > min, to_lifted, 0.0))
-    to_min = torch.where(tied, half, torch.where(x < min, to_lifted, 0.0)) if isinstance(min, Tensor) else None
-    return to_x, to_min, to_max
+        to_x, to_max = _pull_extreme(True, "jax", to_x, lifted, max)
+    if min is not None:
+        to_x, to_min = _pull_extreme(False, "jax", to_x, x, min)
+    return to_x, to_min if isinstance(min, Tensor) else None, to_max if isinstance(max, Tensor) else None
 
 
 _CLAMP, _CLAMP_MIN, _CLAMP_MAX = (
@@ -123,9 +119,7 @@ _LIST_AND_BOUND: Defaults = {"input": MISSING, "scalar": MISSING}
 # --- between two tensors ----------------------------------------------------------------------------------------------
 
 
-def _pull_extreme(
-    is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants
-) -> Gradients:
+def _pull_extreme(is_min: bool, convention: str, grad: Tensor, x: Tensor, other: Any, **_: object) -> Gradients:
     """minimum or maximum. NaN: torch gives grad to both, JAX to none, TensorFlow to the second."""
     x_wins, other_wins = (x < other, other < x) if is_min else (x > other, other > x)
     tied = x == other
@@ -160,7 +154,7 @@ def _pull_either(pull: Pull, is_min: bool) -> Pull:
     def pulled(grad: Tensor, x: Tensor, other: Tensor, *, y: Tensor, wants: Wants, **parameters: object) -> Gradients:
         wants_x, wants_other = wants
         if wants_x and wants_other:
-            return _pull_extreme(is_min, "0.5", grad, x, other, y=y, wants=wants)
+            return _pull_extreme(is_min, "0.5", grad, x, other)
         x, bound = (x, other) if wants_x else (other, x)
         bounds = (None, bound) if is_min else (bound, None)
         grad_x, *_ = pull(grad, x, *bounds, y=y, wants=(True, False, False), **parameters)

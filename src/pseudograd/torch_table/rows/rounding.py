@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...rule import OPS, Gradients, Pull, Wants
+from ...rule import OPS, Gradients, Pull
 from ..records import MISSING, PASSES, TENSORS, Arrange, Arranged, Defaults, Form, Run, edge_case, pass_on, stand_in
 
 _aten = torch.ops.aten
@@ -21,13 +21,14 @@ def _pull_per_tensor(pull: Pull) -> Pull:
     """torch's function gives scale and zero_point no gradient, reads a tensor scale as float32, and truncates a tensor zero_point."""
 
     def pulled(
-        grad: Tensor, x: Tensor, scale: object, zero_point: object, *grid: int, wants: Wants, **parameters: object
+        grad: Tensor, x: Tensor, scale: object, zero_point: object, *grid: int, **parameters: object
     ) -> Gradients:
         if isinstance(scale, Tensor):
             scale = scale.float()
         if isinstance(zero_point, Tensor):
             zero_point = zero_point.trunc()
-        return pull(grad, x, scale, zero_point, *grid, wants=(True, False, False, False, False), **parameters)
+        grad_x, *_ = pull(grad, x, scale, zero_point, *grid, **parameters)
+        return grad_x, None, None, None, None
 
     return pulled
 
@@ -42,7 +43,6 @@ def _pull_per_channel(pull: Pull) -> Pull:
             return grad, None, None, None, None, None
         shape = [1] * x.dim()
         shape[axis] = -1
-        parameters["wants"] = (True, False, False, False, False)
         if zero_point.is_floating_point():
             parameters["find_z"] = _z_with_float_zero_point
         grad_x, *_ = pull(grad, x, scale.float().reshape(shape), zero_point.reshape(shape), *grid, **parameters)
