@@ -314,6 +314,15 @@ def test_a_cut_has_its_line_and_an_advice_that_fits(name: str) -> None:
     assert ("two edits" in d.findings[0].next_step) == (advice == "two edits")
 
 
+def test_what_leaves_torch_after_the_last_backward_is_no_cause() -> None:
+    a, b = nn.Linear(3, 3), nn.Linear(3, 3)
+    with diagnose(nn.ModuleDict({"a": a, "b": b})) as d:
+        b(X).sum().backward()
+        a(X).sum().item()
+    assert d.structural == []
+    assert d.findings[0].next_step.startswith("Use it in the loss.")
+
+
 def test_an_input_of_a_batch_is_no_parameter() -> None:
     net = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

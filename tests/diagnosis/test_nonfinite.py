@@ -68,6 +68,7 @@ _LINES = {
     "torch.addcdiv(z, z, z - z.detach())": "x is 0",
     "z / (z - z.detach()).square().sum(0, keepdim=True).sqrt()": "x is 0",
     "z / (z - z.detach() + z.detach().sub(z.detach()))": "x is 0",
+    "torch.where(mask, z / len(''), z)": "",
 }
 
 
@@ -154,6 +155,20 @@ def test_the_next_step_is_as_short_as_it_can_be(tmp_path: Path) -> None:
     assert "inner" not in _next_step("torch.sqrt(p.sub(p.detach()).square().sum(0, keepdim=True))", p, tmp_path)
     twice = _next_step("p / p.sub(p.detach()).sum(0, keepdim=True)", p, tmp_path)
     assert "(inner := p.sub(p.detach()).sum(0, keepdim=True)).abs() > 1e-06, inner," in twice
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    {
+        "10 ** (p * 99)": "the result, or the gradient, is larger than its dtype holds",
+        "torch.hypot(p - p.detach(), p * 0)": "; (x * x + y * y).clamp(min=1e-12).sqrt()  # in place of hypot(x, y)",
+        "torch.rms_norm(p - p.detach(), (3,), eps=0.0)": "# for the x that enters rsqrt here",
+        "torch.nn.functional.normalize(p - p.detach(), dim=0, eps=0.0)": "# for the divisor here",
+    }.items(),
+)
+def test_the_next_step_changes_no_x_but_that_of_the_op(line: str, said: str, tmp_path: Path) -> None:
+    """A number has no clamp, a hypot takes x below 0, and a function of torch divides by no argument of its own."""
+    assert said in _next_step(line, nn.Parameter(torch.ones(3)), tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.cfloat])

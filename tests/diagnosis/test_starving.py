@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrizations
 from torch.optim import optimizer as torch_optimizer
 from torch.utils.checkpoint import checkpoint
 
@@ -126,9 +127,15 @@ def test_the_halves_of_a_gan_that_train_in_turns_do_not_starve() -> None:
     assert d.calm[1].startswith("1 parameter of Sequential(2) gets only zeros, although the weight of the layer")
 
 
+@pytest.mark.parametrize(
+    "normalise",
+    [nn.Identity(), parametrizations.spectral_norm, nn.utils.spectral_norm],
+    ids=["plain", "parametrised", "hooked"],
+)
 @pytest.mark.parametrize("count", [3, 1])
-def test_a_bias_that_cancels_within_one_batch_is_calm(count: int) -> None:
+def test_a_bias_that_cancels_within_one_batch_is_calm(count: int, normalise: Callable[[nn.Module], nn.Module]) -> None:
     critic = net(8, 1)
+    critic[2] = normalise(critic[2])
 
     def loss() -> Tensor:
         y = critic(x(8))

@@ -43,7 +43,7 @@ _OtherKind = Literal[
 Kind = Literal[_KindOfOp, _OtherKind]  # `judge/findings/nonfinite.py` has a sentence for each
 _MATRIX_OPS = (*MATRIX_PRODUCTS, "Addmv", "Addr")  # each entry of their result depends on many entries of x
 _KINDS: dict[_KindOfOp, str] = {
-    "root": "Sqrt Pow LinalgVectorNorm Norm Cdist Hypot",
+    "root": "Sqrt Pow LinalgVectorNorm Norm Cdist",
     "division": "Div Reciprocal Rsqrt Atan2 Addcdiv",
     "log": "Log Log2 Log10 Log1P Logit Xlogy SpecialEntr",
     "arc": "Acos Asin Acosh Atanh Erfinv",
@@ -120,6 +120,7 @@ class Birth:
     line_losses: Losses | None = None  # the losses of the line that called backward
     position: Position = NO_POSITION
     excess: float = 0.0  # the largest gradient as a multiple of the largest number of float16; 0 if it is not known
+    divides_by_number: bool = False  # is the divisor one number outside of the graph, as a number of Python is?
     hidden_leaves: int = 0  # the set of leaves behind a detach
     earlier_backward: int = 0  # the number of a backward that got the same value, behind a detach; 0 if there is none
 
@@ -174,6 +175,8 @@ def kind_of(op: str, node: GraphNode, is_ordinary: bool) -> Kind:
         return "product"  # the op is harmless for this x: what arrives is too large
     if op == "Log" and not is_ordinary:
         return _kind_of_log(node)
+    if op == "Pow" and not isinstance(saved(node, "self", None), Tensor):
+        return "product"  # a number to the power of x
     return "division" if op == "Pow" and _least_exponent(node) < 0 else kind
 
 
@@ -190,6 +193,14 @@ def _kind_of_log(node: GraphNode) -> Kind:
     logits = maker.next_functions[0][0]
     is_masked = logits is None or op_of(logits) in _MASKING
     return "log" if is_complement or is_masked else "log of softmax"
+
+
+def divides_by_number(op: str, node: GraphNode) -> bool:
+    try:
+        divisor = saved(node, "other", None) if op == "Div" else None
+    except RuntimeError:
+        return False
+    return isinstance(divisor, Tensor) and not divisor.dim() and maker_of(node, "other") is None
 
 
 def position_of(node: GraphNode, name: str) -> int:

@@ -77,8 +77,9 @@ class Marks:
 class Cut:
     """One structural cut."""
 
-    def __init__(self, kind: str, location: Location, bit: int) -> None:
+    def __init__(self, kind: str, location: Location, bit: int, since: int) -> None:
         self.kind, self.location = kind, location
+        self.since = since  # the number of backward passes before its first call
         self.direct_bit = 0b10 << bit
         self.bits = 0b11 << bit
         self.calls = 0
@@ -117,6 +118,7 @@ class Influence:
         self.cuts: dict[tuple[str, Location], Cut] = {}
         self._marks = Marks()
         self._by_bit: list[Cut | Followed | ConstantTerm] = []
+        self._backwards = 0
         self.constant_terms: dict[Location, ConstantTerm] = {}
         # The bits of constant terms: a value has such a bit if it depends on the sum by linear functions alone.
         self._term_bits = 0
@@ -318,7 +320,7 @@ class Influence:
         location = self._locations.here()
         cut = self.cuts.get((kind, location))
         if cut is None:
-            cut = self.cuts[kind, location] = Cut(kind, location, len(self._by_bit))
+            cut = self.cuts[kind, location] = Cut(kind, location, len(self._by_bit), self._backwards)
             self._by_bit += [cut, cut]
             self._direct_bits |= cut.direct_bit
             if kind.endswith(WITHOUT_GRAD):
@@ -377,6 +379,7 @@ class Influence:
         self._marks.add(result, 1 << value.bit)
 
     def before_backward(self, roots: Iterable[object]) -> None:
+        self._backwards += 1
         marks = upstream = 0
         for root in roots:
             if isinstance(root, Tensor):

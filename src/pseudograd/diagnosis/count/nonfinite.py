@@ -28,6 +28,7 @@ from .births import (
     Position,
     broken_numbers,
     describe_input,
+    divides_by_number,
     excess_over_float16,
     is_broken,
     kind_of,
@@ -375,6 +376,7 @@ class Nonfinite:
         counts = int(torch.count_nonzero(mask)), mask.numel()
         birth = Birth(tally, op_of(node), kind, self._recorder.backwards, *counts, values, dtype, upstream)
         birth.broken, birth.parameter, birth.position = broken, self._parameter_beside(node), self._position_of(node)
+        birth.divides_by_number = divides_by_number(birth.op, node)
         return birth
 
     def _broken_input(self, node: GraphNode) -> _BrokenInput:

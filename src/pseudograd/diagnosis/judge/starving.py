@@ -102,7 +102,9 @@ class Starving:
     def _is_cancelled_bias(self, leaf: Leaf) -> bool:
         """Is it a bias that gets zeros although its weight learns? The gradients of its output add up to 0, as in a difference of means."""
         path = leaf.name.rpartition("bias")
-        return path[1:] == ("bias", "") and f"{path[0]}weight" in self._learning_names and not leaf.has_hooks
+        weights = (f"{path[0]}weight", f"{path[0]}parametrizations.weight.")  # also weight_orig and weight_g
+        learns = any(name.startswith(weights) for name in self._learning_names)
+        return path[1:] == ("bias", "") and learns and not leaf.has_hooks
 
     @cached_property
     def _target_nets(self) -> set[Owner]:

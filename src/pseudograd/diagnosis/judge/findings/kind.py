@@ -84,6 +84,8 @@ class Evidence:
     @computed_once
     def structural(self) -> Iterable[Structural]:
         cuts = [cut for cut in self.recorder.influence.cuts.values() if cut.upstream]
+        # No loss depends on what left torch after the last backward, as weights that are saved at the end.
+        cuts = [cut for cut in cuts if cut.reaches_loss is not None or cut.since < self.backwards]
         records = [structural_of(cut, self.leaves, self.deliberate.location(cut.location)) for cut in cuts]
         return sorted(records, key=lambda record: {True: 0, None: 1, False: 2}[record.reaches_loss])
 

@@ -68,8 +68,12 @@ _CLAUSES = {
 _TO_OPS = dict.fromkeys(
     ("LinalgEigh", "LinalgEig", "LinalgSvd"),
     "Use these values alone, not the vectors; or make them differ: x + torch.diag(torch.linspace(0, 1e-3, n)).",
-) | {"CtcLoss": "zero_infinity=True  # of ctc_loss: a target is longer than its input can hold"}
+) | {
+    "CtcLoss": "zero_infinity=True  # of ctc_loss: a target is longer than its input can hold",
+    "Hypot": "(x * x + y * y).clamp(min=1e-12).sqrt()  # in place of hypot(x, y)",
+}
 _X = re.compile(r"\bx\b")
+_DIVIDING = ("Div", "Addcdiv")
 _OPERATORS: dict[type, str] = {ast.Div: "Div", ast.Mult: "Mul", ast.Pow: "Pow"}
 
 
@@ -256,7 +260,8 @@ def _advise(birth: Birth, expression: str, are_weights_half: bool) -> str:
     if birth.kind in _CLAUSES:
         otherwise, clause = _CLAUSES[birth.kind]
         return f"{pasted or otherwise}  # {clause}"
-    why = "in front of it" if pasted else "for the x that enters here"
+    enters = "for the divisor here" if birth.op in _DIVIDING else f"for the x that enters {birth.op.lower()} here"
+    why = "in front of it" if pasted else enters
     also = "; in place of log(exp(x).sum(dim)): torch.logsumexp(x, dim)" if birth.op == "Exp" else ""
     return f"{pasted or mend}  # {why}{': what stands behind it comes too late' if birth.is_masked else ''}{also}"
 
@@ -272,7 +277,9 @@ def _mend(birth: Birth) -> str:
         return f"x.clamp(-{end}, {end})"
     if kind == "overflow":  # a loss squares it
         return f"x.clamp(max={ {torch.float16: 5, torch.float64: 350}.get(dtype, 40) })"
-    if dtype.is_complex or (kind == "division" and op in ("Div", "Addcdiv", "Reciprocal")):
+    if birth.divides_by_number:  # abs() takes a number of Python, too
+        return f"({1 if birth.is_masked else least} if abs(x) < {least} else x)"
+    if dtype.is_complex or (kind == "division" and op in (*_DIVIDING, "Reciprocal")):
         return f"torch.where(x.abs() > {least}, x, {1 if birth.is_masked else least})"
     if kind == "arc":
         return f"x.clamp(min=1 + {least})" if op == "Acosh" else f"x.clamp(-1 + {least}, 1 - {least})"
