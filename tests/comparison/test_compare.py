@@ -411,6 +411,7 @@ VALUE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
     ("run must call the clamp that it is given, got '<lambda>'. It never did, so every rule gave", LAMBDA, {}),
     ("must call a function of torch that override(round=...) reaches, got '<l", UNEDITED, {"replace": "round"}),
     ("rule must be one of", slopes, {"rules": ["ste"]}),
+    ("rule must be one of", slopes, {"rules": [pg.rules.window()]}),
     ("edge must be one of", slopes, {"rules": ["zero/opened"]}),
     ("rules must name no edge with replace, got 'zero/open'.", UNEDITED, {"rules": ["zero/open"], **CLAMP}),
     ("got 'clmp'. Did you mean 'clamp'?", UNEDITED, {"replace": "clmp"}),

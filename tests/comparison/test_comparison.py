@@ -2,20 +2,56 @@
 
 import json
 import math
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import pseudograd as pg
+from pseudograd.comparison.comparison import Comparison
+from pseudograd.comparison.picture import seeds_picture
+from pseudograd.comparison.reached import Reach
+from pseudograd.comparison.tune import Round, Tuning
 
+from ..written import assert_written, drawing
 from .test_compare import noisy
 
 Clamp = Callable[..., Tensor]
 TWO = {"a": abs, "b": abs}
+
+
+def made(**values: Any) -> Comparison:
+    """A comparison of numbers that are written by hand. A field of the record has its own name; all others are numbers."""
+    fields = {name: values.pop(name) for name in list(values) if name in Comparison.__dataclass_fields__}
+    seeds = tuple(range(len(next(iter(next(iter(values.values())).values())))))
+    how = {"better": dict.fromkeys(values, "lower"), "run": "mine", "torch": "2.13.0"} | fields
+    return Comparison(seeds=seeds, values=values, **how)
+
+
+def drawn(*names: str) -> dict[str, tuple[float, ...]]:
+    gauss = random.Random(4).gauss
+    return {name: tuple(round(gauss(0, 1), 3) for _ in range(10)) for name in names}
+
+
+def json_of(comparison: Comparison) -> str:
+    return "\n".join(
+        f"{key}: {json.dumps(value)}" for key, value in comparison.to_json().items() if key != "pseudograd"
+    )
+
+
+def test_reports_their_json_and_their_pictures_are_written_out() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    functions = made, drawn, json_of, drawing, seeds_picture, Reach, Round
+    names: dict[str, Any] = {function.__name__: function for function in functions}
+    names |= {"nan": math.nan, "inf": math.inf, "tuning": lambda rounds, *rest: Tuning(tuple(rounds), *rest)}
+    names["line"] = lambda start, seeds=12: tuple(start + seed / 8 for seed in range(seeds))
+    assert_written(Path(__file__).with_name("reports.txt"), names)
+    pyplot.close("all")
 
 
 def test_json_holds_all_of_it_and_reads_back(tmp_path: Path) -> None:

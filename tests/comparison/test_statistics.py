@@ -93,6 +93,7 @@ def test_equal_runs_do_not_differ_and_differences_within_a_tie_are_none() -> Non
     close = (1.0, 1.2, 0.9, 1.1, 1.3, 1.05)
     assert from_zero(*close).verdict == BETTER
     assert (from_zero(*close, tie=1.3).seeds, from_zero(*close, tie=1.0).seeds) == ((6, 0), (6, 4))
+    assert difference([5.0, 6.0, 9.0], [5.5, 7.0, 8.75], tie=0.5).gaps == (0.0, -1.0, 0.0)
 
 
 def test_too_few_seeds_are_said() -> None:

@@ -3,6 +3,7 @@
 import functools
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 
 from ..choices import folded, slow_but
+from ..written import assert_written, drawing
 from .functions import make_function
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -58,6 +60,14 @@ def _legend(figure: Any) -> list[str]:
 
 def _titles(panels: Any) -> list[str]:
     return [panel.get_title() for panel in panels]
+
+
+def names_of_figures() -> dict[str, Any]:
+    return {"pg": pg, "torch": torch, "drawing": drawing}
+
+
+def test_what_figures_show_is_written_out() -> None:
+    assert_written(Path(__file__).with_name("figures.txt"), names_of_figures())
 
 
 def test_one_rule_has_its_forward_above_both_signs_of_grad() -> None:
@@ -199,47 +209,6 @@ def test_functions_have_their_names_or_numbers() -> None:
     assert _titles(pg.plot(functions, panels="rules").forward) == names
 
 
-def test_several_rules_share_one_forward_and_have_a_panel_for_each_sign() -> None:
-    names = ["zero", "inward", "leaky(slope=0.25)", "sign"]
-    drawn = pg.plot(["zero", "inward", pg.rules.leaky(0.25), "sign"])
-    assert [list(_lines(panel)) for panel in drawn.forward] == [["y = clamp(x, -1, 1)"]]
-    assert [panel.get_ylabel() for panel in drawn.backward] == ["dL/dx where\ndL/dy = +1", "dL/dx where\ndL/dy = −1"]
-    for sign, panel in zip((1, -1), drawn.backward, strict=True):
-        assert list(_lines(panel)) == names
-        inward = (0, 1) if sign > 0 else (-1, 0)
-        outside = ((0, 0), inward, (0.25 * sign, 0.25 * sign), (-1, 1))
-        for name, (below, above) in zip(names, outside, strict=True):
-            x, y = _curve(panel, name)
-            assert torch.equal(y, torch.where(x < -1, below, torch.where(x > 1, above, sign)).double()), (name, sign)
-        lines = list(_lines(panel).values())
-        widths = [line.get_linewidth() for line in lines]
-        assert widths == sorted(set(widths), reverse=True)  # so that lines that coincide are visible
-        assert (
-            len({str(line._unscaled_dash_pattern) for line in lines}) == len({line.get_color() for line in lines}) == 4
-        )
-    for panel in (*drawn.forward, *drawn.backward):
-        assert panel.get_ylim() == pytest.approx((-1.2, 1.2))  # all of it, and a tenth more at each end
-
-
-def test_each_rule_has_a_column_and_many_columns_wrap_below_one_forward() -> None:
-    drawn = pg.plot(["zero", "sign"], panels="rules")
-    assert _titles(drawn.forward) == ["zero", "sign"]
-    for column, (above, below) in enumerate(zip(drawn.forward, drawn.backward, strict=True)):
-        assert above.get_subplotspec().colspan == below.get_subplotspec().colspan == range(column, column + 1)
-        assert above.get_ylim() == drawn.forward[0].get_ylim()
-        assert below.get_ylim() == drawn.backward[0].get_ylim()
-    x, y = _curve(drawn.backward[1], DOWN)
-    assert torch.equal(y, torch.where(x < -1, -1.0, torch.where(x > 1, 1.0, -1.0)).double())
-    assert _legend(drawn.figure) == ["y = clamp(x, -1, 1)", UP, DOWN, "value at a bound", "value just beside it"]
-    names = list(OPS["clamp"].rules)
-    drawn = pg.plot(names, panels="rules")
-    assert _titles([*drawn.forward, *drawn.backward]) == [*names[:4], *[""] * 4, *names[4:]]
-    assert [panel.get_xlabel() for panel in drawn.backward] == [""] * 4 + ["x"] * 4
-    x, y = _curve(drawn.backward[names.index("elastic")], DOWN)
-    expected = torch.where(x > 1, (x - 1) / 2, -1.0)  # from above, -1 points outward: pulled back with the distance
-    assert torch.allclose(y, expected)
-
-
 def _sine(y: Tensor) -> Tensor:
     return torch.sin(torch.pi * y) + 1
 
@@ -260,13 +229,6 @@ def test_a_loss_is_above_and_its_gradient_below() -> None:
     assert torch.allclose(y, torch.where(x.abs() > 1, 0.0, 2 * x))
     x, y = _curve(backward, "dL/dx inward")
     assert torch.allclose(y, 2 * x.clamp(-1, 1))
-
-
-def test_a_title_is_for_each_column_or_for_all_of_them() -> None:
-    assert _titles(pg.plot(["zero", "inward"], panels="rules", title=["one", "two"]).forward) == ["one", "two"]
-    drawn = pg.plot(["zero", "inward"], panels="rules", title="both")
-    assert _titles(drawn.forward) == ["zero", "inward"]
-    assert "both" in _titles(drawn.figure.axes)
 
 
 def test_without_axes_the_current_figure_is_taken_if_it_is_empty() -> None:

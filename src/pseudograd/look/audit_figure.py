@@ -96,14 +96,13 @@ def _draw_dots(axes: Axes, x: Tensor, values: Tensor, kinks: list[float], colour
 def _cut_curve(audit: AuditRecord, values: Tensor) -> tuple[list[float], list[float]]:
     """The curve without its points at kinks and jumps. At a jump it has a gap, because a line there would look like a slope."""
     ends = {end for region in audit.regions for end in (region.low, region.high)}
-    size = values[values.isfinite()].abs().max().item() if values.isfinite().any() else 1.0
+    least = _SMALLEST_JUMP * values.abs().nan_to_num(0.0, 0.0, 0.0).max().item()
     breaks = {region.low for region in audit.kinks}
     points: list[tuple[float, float]] = []
     for x, y in zip(audit.curves.x.tolist(), values.tolist(), strict=True):
         if x in breaks:
             continue
-        is_jump = points and abs(y - points[-1][1]) > _SMALLEST_JUMP * (size or 1.0)
-        if is_jump and any(points[-1][0] <= end <= x for end in ends):
+        if points and abs(y - points[-1][1]) > least and any(points[-1][0] <= end <= x for end in ends):
             points.append((x, float("nan")))
         points.append((x, y))
     return [x for x, _ in points], [y for _, y in points]

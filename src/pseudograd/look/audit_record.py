@@ -131,7 +131,7 @@ class AuditRecord:
 
     def to_json(self) -> dict[str, object]:
         """All fields except the curves, as plain lists, dictionaries and numbers. A number that is not finite becomes a string."""
-        plain: dict[str, object] = {"kind": "pseudograd audit", "torch": torch.__version__, "lines": 0}
+        plain: dict[str, object] = {"kind": "pseudograd audit", "torch": torch.__version__}
         return plain | {part.name: _plain(getattr(self, part.name)) for part in fields(self) if part.name != "curves"}
 
     def __str__(self) -> str:

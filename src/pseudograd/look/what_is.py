@@ -153,7 +153,7 @@ def _make_evaluate(compute: Compute, as_input: Callable[[float, Tensor], object]
 def _measure(evaluate: Evaluate, numbers: Numbers) -> Measured:
     x = torch.linspace(-4, 4, 129, dtype=torch.float64)
     (y, positive), (_, negative) = (evaluate(x, torch.full_like(x, sign), numbers) for sign in (1.0, -1.0))
-    slope = torch.cat([y.diff(), y[-1:] - y[-2:-1]]).double() / (x[1] - x[0])
+    (slope,) = torch.gradient(y.double(), spacing=(x,))
     return Measured(x, y.double(), slope, torch.zeros_like(x), positive.double(), -negative.double(), (), ())
 
 

@@ -1,0 +1,51 @@
+"""Whole texts of reports, beside the calls that make them: a file of tests/ has `>>> call` and, below it, the text."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def assert_written(file: Path, names: Mapping[str, Any]) -> None:
+    """Every call gives its text."""
+    for part in f"\n{file.read_text(encoding='utf-8')}".split("\n>>> ")[1:]:
+        call, _, text = part.partition("\n")
+        assert str(eval(call, dict(names))).rstrip() == text.rstrip(), call
+
+
+def drawing(figure: Any) -> str:
+    """What a figure shows: of each axes the limits and texts, and each line, bar and text with its look and its numbers."""
+    figure.draw_without_rendering()
+    size = f"{figure.get_figwidth():g} x {figure.get_figheight():g} inches"
+    return "\n".join([size, *(line for axes in figure.axes for line in _lines_of(axes))])
+
+
+def _lines_of(axes: Any) -> Iterator[str]:
+    from matplotlib.ticker import FixedLocator
+
+    texts = [axes.get_title(), axes.get_title(loc="left"), axes.get_xlabel(), axes.get_ylabel()]
+    spines = [name for name, spine in axes.spines.items() if spine.get_visible()]
+    is_fixed = isinstance(axes.yaxis.get_major_locator(), FixedLocator)
+    ticks = [label.get_text() for label in axes.get_yticklabels()] if is_fixed else ""
+    ticks_of_x = axes.xaxis.get_tick_params().get("labelbottom"), axes.xaxis.get_tick_params().get("length")
+    yield f"axes {texts} {axes.get_xscale()} x {_numbers(axes.get_xlim())}, y {_numbers(axes.get_ylim())}"
+    yield f"  shown {axes.axison}, spines {spines}, ticks {ticks} {ticks_of_x}, below {axes.get_axisbelow()}"
+    for line in axes.lines:
+        x, y = (_numbers(values) for values in (line.get_xdata(), line.get_ydata()))
+        look = line.get_color(), line._unscaled_dash_pattern, line.get_linewidth(), line.get_marker()
+        label = re.sub(r"^_child\d+", "", line.get_label())
+        yield f"  line {label!r} {(*look, line.get_markerfacecolor())} x {x} y {y}"
+    for patch in axes.patches:
+        bounds = patch.get_extents().transformed(axes.transData.inverted()).bounds
+        yield f"  patch {_numbers(patch.get_facecolor())} {_numbers(bounds)}"
+    for text in axes.texts:
+        yield f"  text {text.get_text()!r} at {getattr(text, 'xy', text.get_position())} {text.get_ha()} {text.get_va()}"
+    if legend := axes.get_legend():
+        entries = [f"{handle.get_label()} {handle.get_color()}" for handle in legend.legend_handles]
+        yield f"  legend in {legend._ncols} columns: {', '.join(entries)}"
+
+
+def _numbers(values: Iterable[Any]) -> str:
+    """Up to twelve of the numbers, and how many there are."""
+    numbers = [round(float(value), 10) + 0.0 for value in values]
+    return f"{len(numbers)}: {' '.join(f'{value:.5g}' for value in numbers[:: max(1, len(numbers) // 12)])}"
