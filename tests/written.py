@@ -13,6 +13,19 @@ def assert_written(file: Path, names: Mapping[str, Any]) -> None:
         assert str(eval(call, dict(names))).rstrip() == text.rstrip(), call
 
 
+def shown(value: Any) -> str:
+    """The value with six digits: fields of a tuple by name, of a tensor up to twelve numbers and the sum of their sizes."""
+    if hasattr(value, "_fields"):
+        return "\n".join(f"{name}: {shown(part)}" for name, part in value._asdict().items())
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(shown, value))}]"
+    if hasattr(value, "dtype") and hasattr(value, "abs"):
+        numbers = value.double().flatten()
+        size = float(numbers.nan_to_num(0.0, 0.0, 0.0).abs().sum())
+        return f"{value.dtype} {_numbers(numbers.tolist(), digits=6, places=300)}, sum {size:.6g}"
+    return f"{value:.9g}" if isinstance(value, float) else repr(value)
+
+
 def drawing(figure: Any) -> str:
     """What a figure shows: of each axes the limits and texts, and each line, bar and text with its look and its numbers."""
     figure.draw_without_rendering()
@@ -45,7 +58,7 @@ def _lines_of(axes: Any) -> Iterator[str]:
         yield f"  legend in {legend._ncols} columns: {', '.join(entries)}"
 
 
-def _numbers(values: Iterable[Any]) -> str:
+def _numbers(values: Iterable[Any], digits: int = 5, places: int = 10) -> str:
     """Up to twelve of the numbers, and how many there are."""
-    numbers = [round(float(value), 10) + 0.0 for value in values]
-    return f"{len(numbers)}: {' '.join(f'{value:.5g}' for value in numbers[:: max(1, len(numbers) // 12)])}"
+    numbers = [round(float(value), places) + 0.0 for value in values]
+    return f"{len(numbers)}: {' '.join(f'{value:.{digits}g}' for value in numbers[:: max(1, len(numbers) // 12)])}"

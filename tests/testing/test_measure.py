@@ -2,12 +2,15 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import pseudograd as pg
+from pseudograd.look.measure import measure, regions_of
 from pseudograd.rule import OPS
 from pseudograd.testing.contract import transforms
 from pseudograd.testing.contract.cases import Case, cases_of
@@ -31,6 +34,7 @@ from pseudograd.testing.measure.numeric import (
     _slope_change,
     breaks,
     jumps_of,
+    narrow_dtype_of,
     resolution_of,
     rounding_of,
     second_differences,
@@ -43,9 +47,33 @@ from pseudograd.testing.measure.numeric import (
 
 from ..choices import folded
 from ..look.functions import clamped, inside, make_function
+from ..written import assert_written, shown
 
 GRID = torch.linspace(-2, 2, 201, dtype=torch.float64)
 EPS = torch.finfo(torch.float64).eps
+
+
+def written_names() -> dict[str, Any]:
+    measurements = breaks, resolution_of, slope_of, jumps_of, rounding_of, second_differences, narrow_dtype_of, simplest
+    measurements += (
+        smallest_distance,
+        short_decimal,
+        cross_talk,
+        count_talk,
+        underflow,
+        second_order,
+        measure,
+        regions_of,
+    )
+    functions = *measurements, make_function, clamped, inside, shown
+    grid = torch.arange(-128, 129, dtype=torch.float64) / 64  # exact: no number below depends on how linspace rounds
+    return {"pg": pg, "torch": torch, "GRID": grid, "EPS": EPS} | {
+        function.__name__: function for function in functions
+    }
+
+
+def test_measurements_are_written_out() -> None:
+    assert_written(Path(__file__).with_name("numbers.txt"), written_names())
 
 
 @pytest.mark.parametrize(
