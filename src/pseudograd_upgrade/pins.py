@@ -138,17 +138,17 @@ def pin_steps(old: Recording, new: Recording, lines: Sequence[str], program: Seq
     era = era_of(better.torch)
     if better is new:
         keep = f"with pseudograd.pin_edge({era!r}): ...  # keeps what torch {new.torch} does"
-        return [f"{reason}: keep its convention", keep]
+        return [f"{reason} keep its convention", keep]
     around = _program_lines(new, lines)
     steps = [f"with pseudograd.pin_edge({era!r}): ...  # around {' and '.join(around)}"] if around else []
     return [*steps, f"unedited: pseudograd run --pin {shlex.quote(era)} {shlex.join(program)}"]
 
 
 def unpinned_steps(old: Recording, new: Recording, change: str, where: str) -> list[str]:
-    """The next steps if no pin takes back the change of torch at this line. They name the newer torch if it trains better."""
+    """The next steps if no pin takes back the change of torch at this line. They name the newer torch if its losses end better."""
     better, reason = find_better(old, new)
     if better is new:
-        return [f"{change}; {reason}: stay with torch {new.torch}"]
+        return [f"{change}; {reason} stay with torch {new.torch}"]
     return [f"{change}, and no pin mends it here: {where}", *([] if better is old else [reason])]
 
 
@@ -163,14 +163,14 @@ def _program_lines(run: Recording, lines: Sequence[str]) -> list[str]:
 
 
 def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
-    """The run to keep, or None if that is unclear; and the reason. To keep the older run needs no reason. If the losses end alike, the
-    older run is kept.
+    """The run to keep, or None if that is unclear; and the reason, before an advice with its colon or condition. To keep the older run
+    needs no reason. If the losses end alike, the older run is kept.
     """
     old_fault, new_fault = _describe_fault(old), _describe_fault(new)
     if old_fault and new_fault:
         return None, f"{old_fault} under torch {old.torch}, and {new_fault} under torch {new.torch}: no pin mends that"
     if old_fault:
-        return new, f"{old_fault} under torch {old.torch} and not under torch {new.torch}"
+        return new, f"{old_fault} under torch {old.torch} and not under torch {new.torch}:"
     if new_fault or not (old.losses and new.losses):
         return old, ""
     directions = _directions(old) | _directions(new)
@@ -185,13 +185,15 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
     if old_broken > new_broken:
         better = new
         counts = f"{counted(old_broken, 'recorded step')} under torch {old.torch} and in {new_broken} under torch {new.torch}"
-        reason = f"gradients of parameters are not finite in {counts}"
+        reason = f"gradients of parameters are not finite in {counts}:"
         if is_old_better:
-            unclear = f"{reason}, and the loss ends better under torch {old.torch}"
+            unclear = f"{reason[:-1]}, and the loss ends better under torch {old.torch}"
     elif not (is_old_better or is_new_better):
         return old, ""
     else:
-        reason = f"the loss ends {'higher' if is_ascent else 'lower'} under torch {new.torch}"
+        # The lower loss may be the worse training: a reward falls, or a constraint is no longer enforced.
+        ends = f"the loss ends {'higher' if is_ascent else 'lower'} under torch {new.torch}"
+        reason = f"{ends}; if this loss is what you judge by,"
         other = old if better is new else new
         if not _has_gradient(better) and _has_gradient(other):
             unclear = f"the losses end better under torch {better.torch}, but no parameter gets a gradient there"

@@ -127,7 +127,7 @@ class SuiteTestQuestion(Question):
         if self.old.status != self.new.status:
             return []
         better, reason = find_better(self.old, self.new)
-        return [f"{reason}: keep its convention" if better is self.new else reason] if better is not self.old else []
+        return [f"{reason} keep its convention" if better is self.new else reason] if better is not self.old else []
 
 
 def compare_suites(runner: Runner, old: str | None, new: str | None) -> SuiteAnswer:

@@ -61,7 +61,7 @@ def cut(runner: Runner, old: Interpreter, new: Interpreter, difference: Differen
             if prints[0] != prints[1]:
                 return Cut(program, prints)
         raise NoProgramError("written as a program, it prints the same under both")
-    except NoProgramError as error:
+    except (NoProgramError, LateError) as error:
         return Cut(why=str(error), is_same_alone=isinstance(error, SameAloneError))
     except Exception as error:  # the answer is complete without a program
         return Cut(why=f"an error of ours, {type(error).__name__}: {error}")
@@ -177,7 +177,8 @@ class Workers:
             old, new = (self._receive(*pair) for pair in zip(self._processes, files, strict=True))
             return old, new
         except (OSError, EOFError) as error:
-            raise LateError if self._is_late else NoProgramError("the call alone ends its process") from error
+            late = LateError("the call alone takes too long here")
+            raise late if self._is_late else NoProgramError("the call alone ends its process") from error
 
     def _receive(self, process: subprocess.Popen[str], file: Path) -> Outcome:
         assert process.stdout is not None
