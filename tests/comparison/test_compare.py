@@ -191,6 +191,20 @@ def test_a_run_that_is_given_a_seed_has_every_seed_run_and_one_with_its_own_gene
     assert (len(comparison.seeds), comparison.repeats) == (2, True)
 
 
+@pytest.mark.parametrize("grows", ["nothing", "loss", "loss and seconds", "seconds"])
+def test_runs_that_go_on_where_the_last_ended_are_told(grows: str) -> None:
+    """A time that was measured differs in any case."""
+    kept = torch.zeros(1)  # as a model that was built outside run
+
+    def run(clamp: Clamp, seed: int) -> dict[str, float]:
+        number = float(kept.add_(1))
+        return {name: seed + slope_at(clamp, 0.0) + number * (name in grows) for name in ("loss", "seconds")}
+
+    text = str(pg.compare(run, rules=[], seeds=3))
+    told = f"Equal runs end differently: {INSTALLED_RULE} is torch.clamp on this torch" in text
+    assert told == (grows == "loss and seconds")
+
+
 def test_verdicts_are_those_of_the_paired_test_with_holm() -> None:
     comparison = pg.compare(noisy, rules=["inward", "leaky", "identity"], seeds=9, better="higher")
     rows = comparison.values["the number"]

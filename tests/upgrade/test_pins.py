@@ -12,6 +12,7 @@ from .made_runs import ADAM, CLAMP_GRAD, GELU_GRAD, LEAF, OTHER_CLAMP_GRAD, SGD,
 
 NAN, INF = math.nan, math.inf
 OLD_PIN, NEW_PIN = "with pseudograd.pin_edge('torch<=2.13')", "with pseudograd.pin_edge('torch>=2.14')"
+LOWER = "the loss ends lower under torch 2.15.0; if this loss is what you judge by, keep its convention"
 FIGURE = "so they do not say which is better: judge by a figure of your own before you pin anything"
 
 
@@ -28,9 +29,9 @@ def advice(old: tuple[float, ...], new: tuple[float, ...], origin: int = GELU_GR
     [
         ((1.0, NAN), (1.0, 0.5), "the last loss is nan under torch 2.13.0 and not under torch 2.15.0: keep its convention"),
         ((1.0, INF), (1.0, 0.5), "the last loss is inf under torch 2.13.0 and not under torch 2.15.0: keep its convention"),
-        ((1.0, 0.9), (1.0, 0.5), "the loss ends lower under torch 2.15.0; if this loss is what you judge by, keep its convention"),
-        ((1.0, 0.5 * (1 + 2e-5)), (1.0, 0.5), "the loss ends lower under torch 2.15.0; if this loss is what you judge by, keep its convention"),
-        ((1.0,) + (0.9, 0.8) * 4, (1.0,) + (0.6, 0.7) * 4, "the loss ends lower under torch 2.15.0; if this loss is what you judge by, keep its convention"),
+        ((1.0, 0.9), (1.0, 0.5), LOWER),
+        ((1.0, 0.5 * (1 + 2e-5)), (1.0, 0.5), LOWER),
+        ((1.0,) + (0.9, 0.8) * 4, (1.0,) + (0.6, 0.7) * 4, LOWER),
         ((1.0, 0.5 * (1 + 0.9e-5)), (1.0, 0.5), OLD_PIN),
         ((1.0, 0.9, 0.8, 0.5), (1.0,) * 6 + (0.4, 0.4), "the loss ends lower under torch 2.15.0: keep its convention"),
         ((1.0, 0.5), (1.0, 0.9), OLD_PIN),
@@ -66,7 +67,11 @@ def test_the_losses_decide_which_pin_is_advised(old: tuple[float, ...], new: tup
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ((1.0, 1.5), (1.0, 2.0), "the loss ends higher under torch 2.15.0; if this loss is what you judge by, keep its convention"),
+        (
+            (1.0, 1.5),
+            (1.0, 2.0),
+            "the loss ends higher under torch 2.15.0; if this loss is what you judge by, keep its convention",
+        ),
         ((1.0, 2.0), (1.0, 1.5), OLD_PIN),
         ((1.0, 0.5), (1.0, 0.7), f"the loss does not rise under torch 2.15.0, where it ends better, {FIGURE}"),
     ],
@@ -103,9 +108,7 @@ def test_a_torch_that_gives_no_gradient_is_not_the_better_one(old: float, new: f
     """As with margin_ranking_loss of a scorer that starts at 0: under torch 2.15 the loss is 0, and nothing learns."""
     text = steps(run((LEAF, old), losses=(0.1, 0.4)), run((LEAF, new), losses=(0.1, 0.0)))[0]
     better = "the losses end better under torch 2.15.0, but no parameter gets a gradient there"
-    assert text == (
-        "the loss ends lower under torch 2.15.0; if this loss is what you judge by, keep its convention" if is_clear else f"{better}, {FIGURE}"
-    )
+    assert text == (LOWER if is_clear else f"{better}, {FIGURE}")
 
 
 @pytest.mark.parametrize(("second", "are_several"), [(2, True), (1, False)])
@@ -120,7 +123,7 @@ def test_losses_that_are_trained_in_turn_do_not_say_which_is_better(second: int,
     text = steps(record(1.0, 0.9), record(1.0, 0.5))[0]
     several, lower = (
         f"several losses are trained in turn, {FIGURE}",
-        "the loss ends lower under torch 2.15.0; if this loss is what you judge by, keep its convention",
+        LOWER,
     )
     assert text == (several if are_several else lower)
 

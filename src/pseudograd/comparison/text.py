@@ -25,7 +25,13 @@ def comparison_text(comparison: Verdicts) -> str:
 
 
 def headlines(comparison: Verdicts) -> Iterator[str]:
-    """Warnings that come before the numbers: the rules changed nothing, or the seeds are too few."""
+    """Warnings that come before the numbers: runs do not repeat, the rules changed nothing, or the seeds are too few."""
+    if twin := comparison.unrepeated:
+        yield (
+            f"Equal runs end differently: {twin} is {comparison.baseline} on this torch, and has other numbers. So the verdicts may come "
+            "from what an earlier run left, or from a generator of run's own. Build the model and the optimizer inside run, and seed such "
+            "a generator with the seed."
+        )
     if comparison.changed_nothing:
         exceptions = [name for name in (NO_CLAMP, PROJECT) if name in comparison.variants and not comparison.is_given]
         note = f" {listed(exceptions).capitalize()} aside." if exceptions else ""

@@ -21,6 +21,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..errors import must, unknown_name
+from ..torch_table.eras import era_of
 from . import statistics
 from .reached import Reach
 from .statistics import BETTER, LEVEL, NO_DIFFERENCE, WORSE, Better, Difference
@@ -196,6 +197,13 @@ class Verdicts:
         rules = [name for name in self.others if self.is_given or name not in (NO_CLAMP, PROJECT)]
         same = (repr(rows[name]) == repr(rows[self.baseline]) for rows in self.values.values() for name in rules)
         return bool(rules) and all(same)
+
+    @property
+    def unrepeated(self) -> str:
+        """The era of the installed torch, if none of its numbers are the baseline's: equal runs end differently. Else empty."""
+        twins = [name for name in self.eras if self.torch and eras()[name].name == era_of(self.torch)]
+        rows = self.values.values()
+        return next((name for name in twins if all(repr(row[name]) != repr(row[self.baseline]) for row in rows)), "")
 
     @property
     def too_few_seeds(self) -> bool:
