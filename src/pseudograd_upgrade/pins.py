@@ -192,8 +192,8 @@ def find_better(old: Recording, new: Recording) -> tuple[Recording | None, str]:
         return old, ""
     else:
         # The lower loss may be the worse training: a reward falls, or a constraint is no longer enforced.
-        ends = f"the loss ends {'higher' if is_ascent else 'lower'} under torch {new.torch}"
-        reason = f"{ends}; if this loss is what you judge by,"
+        ending = f"the loss ends {'higher' if is_ascent else 'lower'} under torch {new.torch}"
+        reason = f"{ending}; if this loss is what you judge by,"
         other = old if better is new else new
         if not _has_gradient(better) and _has_gradient(other):
             unclear = f"the losses end better under torch {better.torch}, but no parameter gets a gradient there"
