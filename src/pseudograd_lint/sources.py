@@ -24,7 +24,7 @@ _IGNORED = words(
     ".git .hg .svn .bzr .tox .nox .venv venv env .env .eggs __pycache__ node_modules build dist _build site-packages .mypy_cache "
     ".ruff_cache .pytest_cache .ipynb_checkpoints .direnv .pixi __pypackages__"
 )
-_LARGEST = 32 * 1024 * 1024  # bytes; larger than any file that a person wrote
+_LARGEST = 32 << 20  # bytes; larger than any file that a person wrote
 Result = tuple[list[Notice], list[Problem]]
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
@@ -65,8 +65,7 @@ def _matches(path: str, name: str, exclude: Sequence[str]) -> bool:
 def check_file(path: str, numbers: Sequence[str]) -> Result:
     try:
         if os.path.getsize(path) > _LARGEST:
-            size = f"must be at most {_LARGEST // 2**20} MiB, got more. Name the files that a person wrote."
-            return [], [Problem(path, 0, size)]
+            return [], [Problem(path, 0, "must be at most 32 MiB, got more. Name the files that a person wrote.")]
         content = Path(path).read_bytes()
     except OSError as error:
         return [], [Problem(path, 0, f"cannot be read: {error.strerror or error}")]

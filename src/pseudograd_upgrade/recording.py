@@ -125,7 +125,8 @@ def _number_events(events: Iterable[Event], lines: Mapping[str, str]) -> list[Ev
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 XFAILED, XPASSED, NOT_COLLECTED, NOT_RUN = "xfailed", "xpassed", "not collected", "not run"
-_STATUS = {FAILED: 1, XFAILED: 2, XPASSED: 3, NOT_RUN: 4}  # the exit status that stands for an outcome
+# The exit status that stands for an outcome.
+_STATUS = {outcome: status for status, outcome in enumerate((PASSED, FAILED, XFAILED, XPASSED, NOT_RUN))}
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,12 @@ def test_a_notebook_is_read_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_what_cannot_be_read_is_a_line_and_the_rest_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert check_file("gone.py", []) == ([], [Problem("gone.py", 0, "cannot be read: No such file or directory")])
+    for size, text in ((2**25, "is no Python"), (2**25 + 1, "must be at most 32 MiB, got more.")):
+        Path("large.py").touch()
+        os.truncate("large.py", size)
+        (_, (problem,)) = check_file("large.py", [])
+        assert problem.message.startswith(text)
+    Path("large.py").unlink()
     Path("b.py").write_text("def (:\n")
     Path("c.py").write_bytes(b"import torch\n# \xff\n")
     Path("d.py").write_bytes(b"# -*- coding: latin-1 -*-\ns = '\xff'\n" + BAD.encode())

@@ -164,6 +164,9 @@ FLOWS = {
     "low = 0\n    return x.clamp(min=low).sqrt()": True,
     "low = 0\n    low = g\n    return x.clamp(min=low).sqrt()": False,
     "with torch.no_grad():\n        y = x.clamp(min=0).sqrt()\n    return y": False,
+    "with torch.set_grad_enabled(False):\n        y = x.clamp(min=0).sqrt()\n    return y": False,
+    "with torch.set_grad_enabled(g):\n        y = x.clamp(min=0).sqrt()\n    return y": True,
+    "with torch.autocast(False):\n        y = x.clamp(min=0).sqrt()\n    return y": True,
     "return [x.sqrt() for x in g]": False,
 }
 

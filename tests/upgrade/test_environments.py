@@ -64,18 +64,25 @@ def use_packages(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     packages = [Package(name.strip("<"), (name.strip("<"),), name.endswith("<")) for name in names]
     monkeypatch.setattr(environments, "list_packages", lambda rows: packages)
 
+    def run_python(path: str, program: str) -> subprocess.CompletedProcess[str]:
+        if "/" in path and not Path(path).exists():
+            raise FileNotFoundError
+        return subprocess.CompletedProcess("", 0, '["3", "/", {}]', "")
+
+    monkeypatch.setattr(environments, "run_python", run_python)
+
 
 def files_in_cache() -> list[str]:
     return sorted(path.name for path in Path("cache").rglob("*") if path.is_file())
 
 
 @posix
-@pytest.mark.program
 def test_an_environment_is_made_once(
     uv: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A package that wants another torch is installed with torch, and by itself where that fails."""
     use_packages(monkeypatch, "a", "broken", "c", "broken too<", "vision<")
+    monkeypatch.setattr(environments, "find_interpreter", lambda argument, name: Interpreter(name, INSTALLED))
     first, second = (find_environment("--to", f"torch == {INSTALLED}", BASE) for _ in range(2))
     assert first.path == second.path
     folder = Path(first.path).parents[1]
@@ -120,7 +127,6 @@ def test_an_environment_that_cannot_be_made_is_one_line_and_leaves_nothing(
     uv: Path, monkeypatch: pytest.MonkeyPatch, text: str, base: str, message: str
 ) -> None:
     use_packages(monkeypatch)
-    monkeypatch.setattr(environments, "run_python", lambda *_: subprocess.CompletedProcess("", 0, '["3", "/", {}]', ""))
     with pytest.raises(ValueError, match=r"^upgrade: ") as error:
         find_environment("--to", text, Interpreter(base, "2.12.9"))
     assert str(error.value).startswith(f"upgrade: {message}")
@@ -246,6 +252,7 @@ def test_packages_that_differ_are_listed_and_torchs_own_come_last() -> None:
 )
 def test_the_error_of_an_installer_is_one_line(lines: list[str], error: str) -> None:
     assert environments._describe_error(lines) == error
+    assert len(environments._describe_error(["x" * 400])) == 300
 
 
 # --- a package index in a folder --------------------------------------------------------------------------------------
