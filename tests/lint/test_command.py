@@ -284,6 +284,7 @@ def test_a_notebook_is_read_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> 
     (finding,) = document["findings"]
     assert (finding["cell"], finding["line"], finding["column"]) == (5, 3, 12)
     (problem,) = document["problems"]
+    assert problem["line"] == 0
     assert problem["message"].startswith("cell 3, line 1: is no Python that this interpreter reads")
     assert run(capsys, "lint", "n.ipynb")[0] == 2
 
