@@ -462,7 +462,7 @@ class ReadyCall:
         try:
             if self.coded is None or x.dim() > bits.MOST_DIMENSIONS or x.is_leaf or is_view(x):
                 return None
-            return self.apply_saving_code_in_place(x) if x.numel() >= bits.least_elements and self.pays(x) else None
+            return self.apply_saving_code_in_place(x) if self.pays(x) else None
         except RuntimeError:  # as in `__call__`; nothing has been written
             return None
 

@@ -82,8 +82,11 @@ def test_what_a_slope_holds_goes_when_the_rule_goes() -> None:
 def test_a_backward_after_everything_was_forgotten() -> None:
     x = torch.tensor([2.0], requires_grad=True)
     y = pg.clamp(x, -1, 1, rule=pg.rules.leaky(0.25)) + pg.sign(x, rule=pg.rules.custom(lambda x: x * 3))
-    rule._by_request.clear()
-    rule._by_spec.clear()
+    spec = rule.call_for(OPS["clamp"], "inward", "closed").spec
+    called = rule.call_named(spec)
+    assert called is rule.call_named(spec)
+    rule.forget_calls()
+    assert called is not rule.call_named(spec)
     gc.collect()
     y.backward()
     assert x.grad.item() == 6.25

@@ -48,6 +48,15 @@ def test_nobody_else_names_them() -> None:
     assert len(named) > 200
 
 
+def test_an_optimiser_has_four_lists_of_hooks() -> None:
+    """Those of all optimisers, and its own."""
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)])
+    optimizer.register_step_pre_hook(lambda *_: None)
+    before, after, *own = torch_private.step_hooks(optimizer)
+    assert [before, after] == torch_private.global_step_hooks()
+    assert list(map(len, own)) == [1, 0]
+
+
 def test_this_torch_has_all_of_them() -> None:
     """Otherwise the table would have a name that nobody needs."""
     assert torch_private.status() == []

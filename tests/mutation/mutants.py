@@ -18,7 +18,7 @@ OPERATORS = {
     for one, other in (pair, pair[::-1])
 }
 # Arguments on which no value hangs: hints for Python, the looks of a figure, and data of the tests in a row.
-NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen"}
+NO_VALUE = {"stacklevel", "maxsize", "strict", "frozen", "kw_only"}
 LOOKS = set(
     "alpha width linewidth lw fontsize figsize zorder pad pad_inches dpi s labelpad markersize markeredgewidth hspace wspace top "  # noqa: SIM905
     "bottom left right handlelength capsize".split()

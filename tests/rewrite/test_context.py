@@ -288,6 +288,19 @@ def test_a_checkpoint_keeps_its_contexts_wherever_its_backward_runs(reentrant: b
 
 
 @pytest.mark.parametrize("reentrant", REENTRANT)
+def test_a_checkpoint_keeps_a_context_that_another_thread_has_ended(reentrant: bool) -> None:
+    x, context = OUT.clone().requires_grad_(), override(clamp="inward")
+    context.__enter__()
+    y = checkpoint(clamp_to_one, x * 1, use_reentrant=reentrant).sum()
+    in_threads(context.__exit__)
+    assert slope() == STOCK
+    y.backward()
+    assert x.grad.tolist() == INWARD
+    with override(clamp="identity"):  # here this thread forgets the mode
+        assert slope() == IDENTITY
+
+
+@pytest.mark.parametrize("reentrant", REENTRANT)
 def test_a_checkpoint_from_outside_keeps_torchs_rule_inside(reentrant: bool) -> None:
     x = OUT.clone().requires_grad_()
     y = checkpoint(clamp_to_one, x * 1, use_reentrant=reentrant).sum()

@@ -280,6 +280,7 @@ OF_A_NUMBER: dict[str, Callable[[Tensor], Any]] = {
     "median": lambda x: (torch.median(x),),
     "median of a dimension": lambda x: torch.median(x, 0),
     "max": lambda x: torch.max(x, 0),
+    "quantile of a dimension": lambda x: (torch.quantile(x, 0.5, 0),),
     "quantile": lambda x: (torch.quantile(x, torch.tensor([0.5, 1.0], dtype=DOUBLE), keepdim=True),),
 }
 

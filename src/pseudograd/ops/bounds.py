@@ -361,11 +361,11 @@ def _op(
     forward: Callable[..., Tensor],
     public: Callable[..., Tensor],
     bounds: tuple[float | None, float | None],
-    samples: tuple[Sample, ...],
+    samples: tuple[Sample, ...] = (),
     defaults: tuple[str, str] = (TRUE_RULE, "open"),
     plain_torch: Callable[..., Tensor] | None = None,
 ) -> Op:
-    """A member of the family. bounds: for its picture; None for a bound that the op never has. defaults: its rule and edge."""
+    """A member of the family. bounds: of its picture and its sample; None for a bound that it never has. defaults: its rule and edge."""
     op = Op(
         name=name,
         rule_set="clamp",
@@ -379,7 +379,7 @@ def _op(
         adapter=ADAPTER,
         has_outside=True,
         public=public,
-        samples=samples,
+        samples=samples or (bounded(name, *bounds),),
         picture=picture_of(*bounds),
         plain_torch=plain_torch,
     )
@@ -410,20 +410,8 @@ UPPER_BOUND = _op(
     samples_of_bounds(None, 1.0),
     _DEFAULTS_OF_CLAMP,
 )
-RELU = _op(
-    "relu",
-    lambda x, min, max: torch.relu(x),
-    lambda x, min, max, **how: relu(x, **how),
-    (0.0, None),
-    (bounded("relu", 0.0, None),),
-)
-RELU6 = _op(
-    "relu6",
-    lambda x, min, max: functional.relu6(x),
-    lambda x, min, max, **how: relu6(x, **how),
-    (0.0, 6.0),
-    (bounded("relu6", 0.0, 6.0),),
-)
+RELU = _op("relu", lambda x, min, max: torch.relu(x), lambda x, min, max, **how: relu(x, **how), (0.0, None))
+RELU6 = _op("relu6", lambda x, min, max: functional.relu6(x), lambda x, min, max, **how: relu6(x, **how), (0.0, 6.0))
 HARDTANH = _op(
     "hardtanh",
     functional.hardtanh,
