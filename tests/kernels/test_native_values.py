@@ -393,6 +393,13 @@ def test_on_a_grid_and_around_0(dtype: torch.dtype, level: int) -> None:
     assert_ways_agree(problems, ["native"])
 
 
+def test_the_ends_of_a_range_on_a_grid() -> None:
+    """-4.5 and -6.5 are rounded to the grid, 3.5 and 1.5 away from it."""
+    assert native._range_on_grid((4.0, 0.0, -4.0, 3.0, 0.25), torch.float32) == (-1.125, 0.875 - 2.0**-24)
+    assert native._range_on_grid((4.0, 2.0, -4.0, 3.0, 0.25), torch.float32) == (-1.625, 0.375 - 2.0**-25)
+    assert native._range_on_grid((1e-6, 0.0, -4.0, 3.0, 1e6), torch.float16) is None
+
+
 def _problems_of_formulas(dtype: torch.dtype, size: int) -> Iterator[Problem]:
     """With a tensor behind x of its own shape, or one number for all, in the dtype of x or in another one."""
     x, grad = numbers(dtype, size)

@@ -135,22 +135,23 @@ def leave(entry: Entry) -> None:
     entries, mode = this_thread.entries, entry.mode
     is_in_its_thread = entry in entries
     if is_in_its_thread:
-        this_thread.entries = (
-            entries[:-1] if entries[-1] is entry else tuple([other for other in entries if other is not entry])
-        )
+        at = entries.index(entry)
+        this_thread.entries = entries[:at] + entries[at + 1 :]
     else:
         entry.has_ended = True
         _ended_elsewhere.add(entry)
     if mode is None:
         return
-    is_in_its_thread = is_in_its_thread and mode in this_thread.modes
-    if not is_in_its_thread:
+    modes = this_thread.modes
+    is_in_its_thread = is_in_its_thread and mode in modes
+    if is_in_its_thread:
+        at = modes.index(mode)
+        this_thread.modes = modes[:at] + modes[at + 1 :]
+    else:
         mode.end()
         hooks.note_ended(mode)
     torch_private.end_mode(mode, is_in_its_thread)
     mode.take_off = None  # the partial refers to the mode
-    modes = this_thread.modes
-    this_thread.modes = modes[:-1] if modes[-1:] == (mode,) else tuple([other for other in modes if other is not mode])
     with _lock:
         _count -= 1
         if _count == 0:
