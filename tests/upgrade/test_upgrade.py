@@ -17,6 +17,8 @@ import torch
 import pseudograd
 from pseudograd.listen.program import follow
 from pseudograd.torch_table.eras import CLOSED_ERA, era_of, installed_era
+from pseudograd_upgrade.answer import Answer
+from pseudograd_upgrade.cutting.cut import Cut
 from pseudograd_upgrade.differences import leaves_of
 from pseudograd_upgrade.environments import find_environments
 from pseudograd_upgrade.recorder import describe_options
@@ -157,6 +159,28 @@ def test_a_planted_difference_is_named_at_its_line(
     status, out, err = upgrade(capfd, write_program(middle, changes))
     assert status == 1, out + err
     assert all(text in out for text in texts), out
+
+
+def test_the_command_passes_its_options_and_writes_its_files(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    packages = dict.fromkeys("abcdefghij", ("1", "2"))
+
+    def compare(runner: Runner, *pythons: str | None) -> Answer:
+        asked.append((runner.program, runner.seed, runner.limits, *pythons))
+        return Answer("another op", ("2.13.0", "2.15.0"), 3, 1, cut=Cut("program\n", ("1", "2")), packages=packages)
+
+    monkeypatch.setattr("pseudograd_upgrade.upgrade.compare_torches", compare)
+    options = (
+        "--seed 4294967295 --steps 1 --time-limit 0.5 --max-runs 2 -v --cut-out cut.py --json a.json --to torch==2.15.0"
+    )
+    status, out, err = answer(capfd, "upgrade", *options.split(), write_program("pass"), "--epochs", "1")
+    assert (status, out.splitlines()[1][-15:], err.count("-> 2")) == (1, "(-v lists them)", 10)
+    assert asked == [(["train.py", "--epochs", "1"], 2**32 - 1, Limits(0.5, 2, True, 1), None, "torch==2.15.0")]
+    texts = [Path(file).read_text(encoding="utf-8") for file in ("cut.py", "a.json")]
+    assert texts[0] == "program\n# torch 2.13.0 prints 1\n# torch 2.15.0 prints 2\n"
+    assert json.loads(texts[1])["answer"] == "another op"
 
 
 @pytest.mark.program
@@ -357,6 +381,9 @@ def test_a_changed_gradient_is_cut_out(capfd: pytest.CaptureFixture[str]) -> Non
         (["--from", PY, "--to", PY, "--output-file", "no/x", "train.py"], "--output-file must lie where files can be"),
         (["--from", PY, "--to", PY, "gone.py"], "the script must be a file, got 'gone.py'."),
         (["--from", PY, "--to", PY, "--seed", "-1", "train.py"], "--seed must lie in 0 to 4294967295, got -1."),
+        (["--from", PY, "--to", PY, "--seed", "4294967296", "train.py"], "--seed must lie in 0 to 4294967295, got 4294967296."),
+        (["--from", PY, "--to", PY, "--time-limit", "0", "train.py"], "--time-limit must be above 0, got 0.0."),
+        (["--from", PY, "--to", PY, "--max-runs", "1", "train.py"], "--max-runs must be at least 2, got 1."),
         (["--from", PY, "--to", PY, "--steps", "0", "train.py"], "--steps must be at least 1, got 0."),
         (["--from", PY, "--to", PY, "--steps", "3", "-m", "pytest"], "--steps must not come with -m pytest, got both."),
     ],
