@@ -355,9 +355,14 @@ def test_a_session_records_each_test_by_itself_under_one_seed(monkeypatch: pytes
     for name in ("on_begin", "on_end"):
         monkeypatch.setattr(watch, name, None)
     monkeypatch.setattr(SuiteSession, "prepare", lambda *_: None)  # it compiles nothing in this process, to its end
-    process: Any = SimpleNamespace(mark=lambda: None)
-    session = SuiteSession({"seed": 0, "schedule": [*Schedule()]}, process)
+    calls: list[object] = []
+    monkeypatch.setattr("pseudograd_upgrade.recorder.shake_after_each_step", lambda: calls.append("shaken"))
+    monkeypatch.setattr(torch, "set_num_threads", calls.append)
+    process: Any = SimpleNamespace(mark=lambda: calls.append("marked"))
+    session = SuiteSession({"seed": 0, "schedule": [*Schedule()], "threads": 2, "is_shaken": True}, process)
     try:
+        assert calls == [2, "shaken", "marked"]
+        assert session.recorder.listener_of_backward is not None
         for name in ("first", "second"):
             watch.begin(name)
             torch.randn(3, requires_grad=True).exp().sum().backward()

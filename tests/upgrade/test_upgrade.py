@@ -208,23 +208,6 @@ def test_runs_end_after_some_steps_and_the_answer_says_so(capfd: pytest.CaptureF
     assert "upgrade: --steps ended the runs after 2 backward passes: what comes later was not compared\n" in out
 
 
-@pytest.mark.parametrize(
-    ("seconds", "most", "limit", "cost"),
-    [
-        (300, 16, 4, "300 s: at least 2 runs, about 10 minutes; at most 4, about 20 minutes"),
-        (0.2, None, None, "0 s: at least 2 runs, about 0.1 minutes; runs after the second have only the tests that differ"),
-    ],
-)  # fmt: skip
-def test_the_first_run_tells_the_cost(
-    capfd: pytest.CaptureFixture[str], seconds: float, most: int | None, limit: int | None, cost: str
-) -> None:
-    runner = Runner([], "", 0, Limits(runs=limit))
-    for runner.count in (1, 2):
-        runner._seconds = seconds
-        runner._announce_cost(most)
-    assert capfd.readouterr().err == f"upgrade: the first run took {cost}\n"
-
-
 def test_a_runner_gives_a_run_its_settings_and_reads_what_it_wrote(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -271,6 +254,8 @@ def test_a_runner_gives_a_run_its_settings_and_reads_what_it_wrote(
     lines = capfd.readouterr().err.splitlines()
     assert lines[-4] == "upgrade: run 1: torch 2.13.0 cpu, 1 test"
     assert lines[-1].endswith("; runs after the second have only the tests that differ")
+    minutes = [runner._minutes(2) for runner._seconds in (2, 299, 300)]
+    assert minutes == ["0.1 minutes", "10.0 minutes", "10 minutes"]
     runner.count = 3
     with pytest.raises(LimitError):
         runner.run(python, Schedule())
@@ -299,6 +284,7 @@ def test_short_arguments_without_tensors_are_options() -> None:
     x = torch.ones(2)
     options = describe_options((x, 0.5, [1, x], (1,) * 8, (1,) * 9), {"dim": (0, 1), "out": x})
     assert options == "0.5, (1, 1, 1, 1, 1, 1, 1, 1), dim=(0, 1)"
+    assert len(describe_options(("x" * 300,), {})) == 200
 
 
 LOGISTIC = """\
