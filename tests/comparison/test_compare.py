@@ -312,24 +312,6 @@ def test_the_best_is_told_of_pairs_and_its_equals_stay_beside_it() -> None:
     assert str(comparison).count("\nBest: a tie of a and a again.") == 1
 
 
-def test_a_tie_that_scatter_alone_keeps_and_a_best_without_a_clamp_are_told() -> None:
-    base = tuple(1 + seed / 100 for seed in range(12))
-    rows = {"base": base, "a": tuple(x - 0.1 for x in base)}
-    wild = tuple(x + (2 if seed % 3 else -3) for seed, x in enumerate(base))
-    comparison = make_comparison(**rows, wild=wild)
-    assert (comparison.ranked(), comparison.leaders()) == (("a", "base", "wild"), ("a", "wild"))
-    assert (
-        "Best: a tie of a and wild.\nBy the median base is better than wild, which only scatter keeps in the tie."
-        in str(comparison)
-    )
-    assert "By the median" not in str(make_comparison(**rows))
-    text = str(make_comparison(**rows, **{"no clamp": tuple(x - 0.1 for x in base)}))
-    assert (
-        "Best: a tie of a and no clamp.\nWith no clamp values may end outside the range: use it only where they may."
-        in text
-    )
-
-
 def test_a_direction_that_is_missing_is_asked_for_before_all_seeds_ran() -> None:
     seeds: list[int] = []
 
