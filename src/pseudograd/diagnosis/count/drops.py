@@ -203,4 +203,4 @@ def _is_within(missing: Tensor, dropped: Tensor, may_be_more: bool = False) -> b
     """Are all missing entries dropped, and few others unless there may be more?"""
     count = int(missing.sum())
     are_few = may_be_more or int(dropped.sum()) <= _MORE_DROPPED * count
-    return count > 0 and are_few and not bool((missing & ~dropped).any())
+    return are_few and not bool((missing & ~dropped).any())

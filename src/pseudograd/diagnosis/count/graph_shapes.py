@@ -151,9 +151,9 @@ def _is_clamp(node: GraphNode) -> bool:
 
 
 def _subtracted_clamps(node: GraphNode) -> Iterator[GraphNode]:
-    sides = _inputs(node)[:2] if op_of(node) in _DIFFERENCES else []
+    sides = _inputs(node) if op_of(node) in _DIFFERENCES else []
     for side, other_side in zip(sides, sides[::-1], strict=True):
-        for clamp in _scaling_chain(side)[-1:]:
+        for clamp in _scaling_chain(side):
             source = _scaling_chain(other_side)
             if _is_clamp(clamp) and any(before in source for before in _scaling_chain(_inputs(clamp)[0])):
                 yield clamp
@@ -161,7 +161,7 @@ def _subtracted_clamps(node: GraphNode) -> Iterator[GraphNode]:
 
 def _steps_beside(node: GraphNode) -> Iterator[GraphNode]:
     sides, steps = _inputs(node), _STEPS.get(op_of(node), ())
-    for side, other_side in zip(sides, sides[::-1], strict=True) if steps and len(sides) == 2 else ():
+    for side, other_side in zip(sides, sides[::-1], strict=True) if steps else ():
         chain = _scaling_chain(side)
         at = next((at for at, before in enumerate(chain) if _is_step(before, steps)), len(chain))
         near = _nodes_behind(other_side)[: 3 if "Round" in steps else None]
@@ -223,9 +223,9 @@ def find_guards(node: GraphNode) -> Iterator[tuple[str, GraphNode]]:
     op, inputs = op_of(node), _inputs(node)
     if op in ("Exp", "Exp2", "Expm1") and inputs[0] is not None:
         yield "is_before_exp", inputs[0]
-    is_root = op == "Pow" and isinstance(power := getattr(node, "_saved_exponent", 1), (int, float)) and power < 1
+    is_root = op == "Pow" and isinstance(power := getattr(node, "_saved_exponent", None), (int, float)) and power < 1
     if op in _POLES or is_root or (op == "Div" and len(inputs) > 1):
-        for clamp in _scaling_chain(inputs[1 if op == "Div" else 0])[-1:]:
+        for clamp in _scaling_chain(inputs[1 if op == "Div" else 0]):
             low = getattr(clamp, "_saved_min", None) if op_of(clamp) in FLOORS else None
             if isinstance(low, (int, float)) and 0 < low <= NEAR_A_POLE:
                 yield "is_before_pole", clamp
@@ -246,7 +246,7 @@ def find_activations(node: GraphNode) -> Iterator[GraphNode]:
     """The clamps whose results enter a product of matrices with a parameter, perhaps scaled or gated: the activations of a network."""
     inputs = _inputs(node)
     factors = [inputs[at] for at in _factors_of(node, inputs) if op_of(node) != "Mul"]
-    if any(nodes.name_of(factor) == nodes.LEAF for start in factors for factor in _scaling_chain(start)[-1:]):
+    if any(nodes.name_of(factor) == nodes.LEAF for start in factors for factor in _scaling_chain(start)):
         yield from (before for before in _walk_sums(factors) if op_of(before) in FLOORS)
 
 
@@ -263,7 +263,7 @@ def _walk_sums(starts: Sequence[GraphNode | None]) -> Iterator[GraphNode]:
 def _is_steep(node: GraphNode) -> bool:
     op, inputs = op_of(node), _inputs(node)
     if op == "Pow":
-        exponent = getattr(node, "_saved_exponent", 1.0)
+        exponent = getattr(node, "_saved_exponent", _CALM_POWER)
         return not isinstance(exponent, torch.Tensor) and not 0 <= exponent <= _CALM_POWER
     divisor = inputs[1] if op == "Div" and len(inputs) > 1 else None
     return op in _STEEP or (divisor is not None and nodes.name_of(divisor) != nodes.LEAF)

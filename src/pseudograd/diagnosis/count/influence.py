@@ -86,7 +86,7 @@ class Cut:
         # Does its value reach a loss with no further cut in between, so that the leaves would get a gradient without this cut?
         self.is_final_cut = False
         self.is_recomputed = False  # was it made in a backward, as by a checkpoint that computes its forward once more?
-        # Lines where the result of a comparison with its value meets a tensor that learns.
+        # Lines that read the result of a comparison with its value.
         self.compared_at: set[str] = set()
         self.cut_again_at: set[str] = set()  # lines that detach its value once more, or hand it out of torch
         self.upstream = 0  # the set of leaves whose gradient it cuts
@@ -142,9 +142,7 @@ class Influence:
         for key in (id(tensor), id(other)):
             self._marks.all.pop(key, None)
             self._detached.all.pop(key, None)
-        for key, (own, leaf) in list(self._origins.items()):
-            if any(value is tensor or value is other for value in (own(), leaf())):
-                del self._origins[key]
+        self._origins.clear()
 
         def restore() -> None:
             for swapped, bits in zip((tensor, other), marks, strict=True):
@@ -210,7 +208,7 @@ class Influence:
             if name == ".data" and isinstance(result, Tensor):
                 self._note_origin(result, inputs[0])
             return
-        self._note_reading(name, marks, direct, bool(learning))
+        self._note_reading(name, marks, direct)
         outputs = tensors_in([result])
         is_in_place = (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE
         if name in _FUNCTIONS_THAT_DETACH:
@@ -234,12 +232,12 @@ class Influence:
             bits = marks if tensor.requires_grad and is_linear else marks & ~self._term_bits
             self._marks.add(tensor, bits if _is_continuous(tensor) else bits & ~direct)
 
-    def _note_reading(self, name: str, marks: int, direct: int, learns: bool) -> None:
-        """Note at the cuts of these marks if this call compares their value, cuts it again, or reads it with a tensor that learns."""
+    def _note_reading(self, name: str, marks: int, direct: int) -> None:
+        """Note at the cuts of these marks if this call compares their value, cuts it again, or reads what was compared."""
         if name in _COMPARISONS and marks:
             for cut in self._cuts_among(marks):
                 self._compared_bits |= cut.bits
-        elif learns and marks & self._compared_bits:
+        elif marks & self._compared_bits:
             line = file_and_line(self._locations.here().call)
             for cut in self._cuts_among(marks & self._compared_bits):
                 cut.compared_at.add(line)

@@ -154,7 +154,7 @@ class Nonfinite:
         reach = reduce(or_, map(self._leaves.upstream, starts), 0)
         if search.is_loss_broken:
             search.hidden_births = [key for key, birth in self.births.items() if birth.hidden_leaves & reach]
-        last_was_broken = self.hit_backwards[-1:] == [self._recorder.backwards - 1]
+        last_was_broken = self._recorder.backwards - 1 in self.hit_backwards
         may_have_birth = search.is_loss_broken or (last_was_broken and not self.births)
         if not search.hidden_births and (self.are_weights_broken or not may_have_birth):
             return

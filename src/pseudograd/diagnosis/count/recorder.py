@@ -437,7 +437,7 @@ class Recorder(Subscriber):
                 self.clamps.note_result(spelling, local.values if is_followed else None, args, result)
             if not self.influence.mark_plainly(function, args, kwargs, result):
                 self.influence.after_call(function, args, kwargs, result)
-            if function in SUMS and len(args) > 1:
+            if function in SUMS:
                 self.influence.note_sum(args, result)
             if function is _REGISTER_HOOK:
                 self._register_after(args[0])

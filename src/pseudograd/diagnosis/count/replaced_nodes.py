@@ -89,8 +89,8 @@ def pull_under(
     call: Call, saved: forms.SavedValues, inputs: Sequence[object], leaving: Gradients, grad: Tensor
 ) -> Gradients:
     """The gradients that leave a node if `call` with these inputs replaces its rule. `saved` is what the node keeps."""
-    slots = [_slot(value, saved.values) for value in inputs]
-    wants = tuple(at is not None and at < len(leaving) and leaving[at] is not None for at in slots)
+    slots = [_slot(value, saved.values[: len(leaving)]) for value in inputs]
+    wants = tuple(at is not None and leaving[at] is not None for at in slots)
     values = [value.detach() if isinstance(value, Tensor) else value for value in inputs]
     result = list(leaving)
     for at, new, is_wanted in zip(slots, formula.pull(grad, values, wants, call), wants, strict=True):

@@ -110,7 +110,8 @@ class _Pass:
         self.touched: set[WhatIf] = set()  # the questions that change an op at which a gradient arrived
         self.reasons: set[str] = set()  # why none of the questions has an answer
         self.arrived: dict[Leaf, Comparison] = {}  # the gradients of the program
-        self.step = 0  # the number of this backward, if the sensitivity is measured
+        self.meter: SensitivityMeter | None = None  # if the sensitivity is measured
+        self.step = 0  # the number of this backward
         self.answers: Answers = {}
         self.has_nothing_to_ask = False  # there is no question, and no node is at a kink
 
@@ -152,13 +153,13 @@ class WhatIfMeter:
         self, roots: Sequence[object], grads: Sequence[Tensor | None], behind: Sequence[GraphNode], number: int
     ) -> None:
         """Run the further passes. behind: all nodes that a backward from these roots can reach. number: that of this backward, from 1."""
-        is_due = self.sensitivity is not None and self.sensitivity.is_due(number)
-        if not (self.questions or is_due):
+        meter = self.sensitivity if self.sensitivity is not None and self.sensitivity.is_due(number) else None
+        if not (self.questions or meter is not None):
             return
         self._running[threading.get_ident()] = current = _Pass()
         if any(isinstance(grad, Tensor) and is_batched(grad) for grad in grads):
             return
-        current.step = number if is_due else 0
+        current.meter, current.step = meter, number
         if any(isinstance(value, Tensor) and is_opaque(value) for value in (*roots, *grads)):
             current.reasons.add("a class of the program would see the calls of a further pass")
             return
@@ -175,7 +176,7 @@ class WhatIfMeter:
     def _run(
         self, current: _Pass, roots: Sequence[object], grads: Sequence[Tensor | None], behind: Sequence[GraphNode]
     ) -> None:
-        kinks = self.sensitivity.find_kinks(behind) if self.sensitivity is not None and current.step else []
+        kinks = [] if current.meter is None else current.meter.find_kinks(behind)
         if not (self.questions or kinks):
             current.has_nothing_to_ask = True
             return
@@ -193,8 +194,8 @@ class WhatIfMeter:
                 reasons.add(_SECOND_ORDER)
             comparisons = {leaf: compare_gradients(other.get(leaf), own) for leaf, own in gradients.items()}
             current.comparisons[question] = comparisons
-        if kinks and self.sensitivity is not None:
-            current.answers = self.sensitivity.answers(graph, kinks, gradients, self._group_by_leaf)
+        if kinks and current.meter is not None:
+            current.answers = current.meter.answers(graph, kinks, gradients, self._group_by_leaf)
             current.reasons |= {_SECOND_ORDER} if is_second_order else set()
         current.gradients = gradients
 
@@ -230,13 +231,9 @@ class WhatIfMeter:
         current = self._running.pop(threading.get_ident(), None)
         if current is None or not is_complete:
             return
-        if (
-            self.sensitivity is not None
-            and current.step
-            and (current.has_nothing_to_ask or current.arrived or current.reasons)
-        ):
+        if current.meter is not None and (current.has_nothing_to_ask or current.arrived or current.reasons):
             with quietly():
-                self.sensitivity.end(current.step, current.reasons, current.answers, current.arrived)
+                current.meter.end(current.step, current.reasons, current.answers, current.arrived)
         if current.has_nothing_to_ask:
             return
         self._as_it_is.add(current.arrived)
