@@ -133,7 +133,7 @@ def run(name: str, folder: Path) -> tuple[Diagnosis, list[Tensor | None]]:
                 net.zero_grad()
             program(net, torch.randn(4, 5), step)
         assert d._recorder.arrivals.expected == {}  # neither tensors nor nodes are kept
-        assert not d._recorder.waiting_calls
+        assert (d._recorder.waiting_calls, d._recorder._may_wait) == ([], False)
     return d, [parameter.grad for parameter in net.parameters()]
 
 

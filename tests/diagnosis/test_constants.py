@@ -13,7 +13,7 @@ from pseudograd import diagnose
 from pseudograd.diagnosis.count.norms import spacing
 from pseudograd.diagnosis.count.sensitivity import Sensitivity
 from pseudograd.diagnosis.count.stalls import Batch, ParameterSteps
-from pseudograd.diagnosis.count.values import Values
+from pseudograd.diagnosis.count.values import Climb, Values
 from pseudograd.diagnosis.judge.dead_units import are_dead, calm_lines
 from pseudograd.diagnosis.judge.findings import convention, stalled
 from pseudograd.diagnosis.judge.norms import find_fall
@@ -121,9 +121,9 @@ _ONE = float(spacing(torch.ones(1)))  # the distance from 1 to the next number
 )
 def test_a_faint_gradient_is_no_reason_to_move(pull: float, way: float | None, is_strong: bool) -> None:
     """way: how far a step leads until the loss is 0."""
-    loss = None if way is None else torch.tensor(pull * way)
-    pulls = torch.tensor([pull])
-    assert _batch(_steps())._are_strong(pulls, torch.ones(1), loss).tolist() == [is_strong]
+    loss = None if way is None else torch.tensor(pull * way * 4096)
+    pulls, batch = torch.full((1024,), pull), _batch(_steps(4096))  # each stands for four entries
+    assert batch._are_strong(pulls, torch.ones(1024), loss).tolist() == [is_strong] * 1024
 
 
 @pytest.mark.parametrize(("decay", "asks"), [(0.94, True), (0.96, False)])
@@ -265,6 +265,15 @@ def test_a_value_runs_away_in_ten_steps(longest: int, last: float, runs_away: bo
     climb.update = lambda: climb
     values.climb = climb
     assert values.runs_away == runs_away
+
+
+def test_the_first_of_the_longest_stretches_of_rises_counts() -> None:
+    climb = Climb()
+    rises = (*(0, 1, 2, 3, 4, 4, 5), *(-1, 0, 1, 2, 3, 3, 4))  # two stretches of six steps with five rises
+    for number in (*rises, *(-5, -4, -3, -2, -1, -9, -8, -7)):  # one of seven steps, which ends below its start
+        climb.add(torch.tensor(float(number)))
+    assert climb.update() is climb
+    assert (climb.longest, climb.first, climb.last, climb.lowest, climb.highest) == (6, 0.0, 5.0, -9.0, 5.0)
 
 
 def test_two_threads_end_a_step_of_one_clamp_at_once() -> None:

@@ -175,6 +175,26 @@ def test_no_code_of_the_program_runs_once_more(name: str) -> None:
     assert further_backward.refusal(nodes.reachable_from([f(_weights() * 1).sum()])) == why
 
 
+_EPS = torch.finfo(torch.float32).eps
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_same"),
+    [
+        (torch.ones(2), torch.ones(3), False),
+        (torch.ones(2), torch.ones(2).double(), False),
+        (torch.tensor([torch.nan, 1]), torch.tensor([1, torch.nan]), False),
+        (torch.tensor([torch.nan, 1]), torch.tensor([torch.nan, 1]), True),
+        (torch.tensor([1 + 32 * _EPS]), torch.ones(1), True),
+        (torch.tensor([1 + 33 * _EPS]), torch.ones(1), False),
+        (torch.tensor([1j]), torch.tensor([-1j]), False),
+        (torch.eye(2).to_sparse(), torch.eye(2).to_sparse(), True),
+    ],
+)
+def test_gradients_are_the_same_up_to_rounding(first: Tensor, second: Tensor, are_same: bool) -> None:
+    assert further_backward.are_same(first, second) == are_same
+
+
 HEAD = """\
 import torch
 from torch.nn import functional

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from pseudograd import diagnose
 from pseudograd.diagnosis.context import Diagnosis
+from pseudograd.diagnosis.count import births
+from pseudograd.diagnosis.count.graph_shapes import op_of
 from pseudograd.diagnosis.count.nonfinite import Nonfinite
+from pseudograd.diagnosis.tell.text import head
 
 from ..choices import folded, slow_but
 from .checks import codes, define, diagnosed, make_function, only
@@ -126,6 +130,75 @@ def test_the_log_of_a_softmax_gets_the_function_of_torch_for_both(fault: str, tm
         d, grad = _run(_PROGRAM.format(dtype="float32", line=f"y = {mend}"), tmp_path / "mended.py")
         assert "nonfinite" not in codes(d)
         assert bool(grad.isfinite().all())
+
+
+# a function, its x, and the kind of a birth there with the clause about x
+_BIRTHS = """
+x.exp() | 1000 1 | overflow: x is above 88.72
+x.exp() | 1 2 | product:
+x.exp2() | 128 1 | overflow: x is above 128
+x.expm1() | 89 1 | overflow: x is above 88.72
+x.sqrt() | 0 -1 4 0 | root: x is 0 (2) or below 0 (1)
+x.rsqrt() | 0 -1 4 | division: x is 0 (1) or below 0 (1)
+x.reciprocal() | 0 1 | division: x is 0
+x.log() | 0 -1 1 inf nan -inf | log: x is 0 (1) or below 0 (2) or inf (1) or -inf (1) or nan (1)
+x.log1p() | -1 0 -2 | log: x is -1
+x.logit() | 0 1 2 -1 0.5 | log: x is 0 (1) or 1 (1) or outside of [0, 1] (2)
+x.acos() | 1 -1 2 0.5 | arc: x is 1 (1) or -1 (1) or outside of [-1, 1] (1)
+x.acosh() | 1 2 | arc: x is 1 (1) or outside of [-1, 1] (1)
+x ** 0.5 | 0 -1 3 | root: x is 0 (1) or below 0 (1)
+x ** -1 | 0 -1 3 | division: x is 0
+x ** 2 | 0 -1 3 | root: x is 0
+x ** 2 | 1 3 | product: x lies from 1 to 3
+x ** x.detach() | -1 2 | product: x lies from -1 to 2
+1 / x | 0 2 | factor:
+one / x | 0 2 | division: x is 0
+one / x | 1e-7 2 | division: x lies from 1e-07 to 2
+one / x | 1e-6 2 | division: x lies from 1e-06 to 2
+one.half() / x.half() | 0.01 2 | product: x lies from 0.01 to 2
+one.half() / x.half() | 0.02 2 | product: x lies from 0.02 to 2
+torch.atan2(one, x) | 0 1 | division: x is 0
+torch.xlogy(x, one * 0) | 0 1 | log: x is 0
+torch.addcdiv(one, x, x.detach()) | 0 1 | division: x is 0
+(1 - x.softmax(0)).log() | 0 200 | log: x is 0
+x.softmax(0) | inf 1 | softmax:
+x.log_softmax(0) | -inf -inf | softmax:
+x.log_softmax(0) | 1 2 | minus infinity:
+x * x.detach() | inf 1 | factor:
+x[None] @ x | inf 1 | product:
+torch.complex(x, x).reciprocal() | 0 1 | division: x is 0
+torch.linalg.norm(x) | 0 0 | root: x is 0
+torch.linalg.qr(x.diag())[0] | 0 0 | matrix:
+x.softmax(0)[:1].log() | 0 200 | log of softmax: x is 0
+(1 - x.softmax(0)).log() | 1 2 | log: x lies from 0.269 to 0.731
+x.softmax(0).log() | 0 200 | log of softmax: x is 0
+x.masked_fill(x > 1, -inf).softmax(0).log() | 1 2 | log: x is 0
+(x + 0).softmax(0).log() | 0 200 | log: x is 0
+x.sigmoid().log() | -200 2 | log of sigmoid: x is 0
+(1 - x.sigmoid()).log() | 1 200 | log of sigmoid: x is 0
+"""
+
+
+@pytest.mark.parametrize("row", _BIRTHS.strip().splitlines())
+def test_a_birth_has_its_kind_and_the_values_that_did_it(row: str) -> None:
+    function, numbers, described = row.split(" | ")
+    x = nn.Parameter(torch.tensor([float(number) for number in numbers.split()]))
+    y = eval(function, {"torch": torch, "x": x * 1, "one": torch.ones_like(x), "inf": math.inf})
+    node, op = y.grad_fn, op_of(y.grad_fn)
+    clause, is_ordinary = births.describe_input(op, node, torch.ones_like(y, dtype=torch.bool))
+    assert f"{births.kind_of(op, node, is_ordinary)}: {clause}".strip() == described
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ([math.nan, 1.0], "nan"),
+        ([math.inf, -2.0], "inf"),
+        ([-math.inf, -1.0, math.nan, math.inf], "nan or inf or -inf"),
+    ],
+)
+def test_the_broken_numbers_of_a_value_are_named(numbers: list[float], words: str) -> None:
+    assert births.broken_numbers(torch.tensor(numbers)) == words
 
 
 def test_the_line_of_the_next_step_keeps_a_value_that_the_loss_uses(tmp_path: Path) -> None:
@@ -392,9 +465,11 @@ def test_rows_that_a_lookup_adds_up_overflow() -> None:
 def test_a_product_whose_gradient_overflows_in_a_later_step_is_named_in_the_next_one() -> None:
     w, v = nn.Parameter(torch.ones(4, 4)), torch.full((4, 4), 1e30)
     with diagnose() as d:
-        for scale in (1.0, 1.0, 1.0, 1.0, 1e20, 1e20):
+        for scale in (1.0, 1.0, 1.0, 1.0, 1e20, 1e20, 1e20):
             (torch.zeros(8, 4) @ w @ v * scale).sum().backward()
-    assert only(d, "nonfinite").evidence.startswith("born in backward 6: 32 of 32 entries that leave are not finite")
+    finding = only(d, "nonfinite")
+    assert finding.evidence.startswith("born in backward 6: 32 of 32 entries that leave are not finite")
+    assert finding.expression == "torch.zeros(8, 4) @ w @ v"
 
 
 def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters(tmp_path: Path) -> None:
@@ -569,6 +644,52 @@ def test_infinities_that_are_meant_are_no_finding(loss: Callable[[Tensor], Tenso
         loss(p).backward()
     assert codes(d) == []
     assert d._recorder.nonfinite is None
+
+
+# --- the paragraph that the command begins with ---------------------------------------------------------------------------
+
+
+def _starve(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x).clamp(5.0, 6.0).detach().sum() + next(net.parameters()).clamp(-1, 1).sum()
+
+
+_HEADS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
+    "nan": (
+        lambda net, x: (net(x) * 0).log().mean(),
+        "2 of 2 parameters got a gradient that is not finite",
+        "First: nonfinite at ",
+    ),
+    "starved": (_starve, "1 of 2 parameters starves.", "First: starved at "),
+    "healthy": (
+        lambda net, x: net(x).square().mean(),
+        "none of 2 parameters starves, and nothing wrong",
+        "1 backward pass",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loss", "learns", "first"), _HEADS.values(), ids=_HEADS)
+def test_the_head_says_what_is_wrong(loss: Callable[[nn.Module, Tensor], Tensor], learns: str, first: str) -> None:
+    net = nn.Linear(4, 8)
+    d = diagnosed(lambda: loss(net, torch.randn(16, 4)), net)
+    lines = head(d)
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 80
+    text = " ".join(lines)
+    assert text.startswith(f"In short: {learns}")
+    assert first in text
+    assert all(finding.next_step[:30] in text for finding in d.findings[:1])
+
+
+@pytest.mark.parametrize("word", ["gradient ", "gradient" * 18 + " ", "torch.log(x).exp() "])
+def test_the_paragraph_has_twelve_lines_of_80_columns_at_most(word: str) -> None:
+    net = nn.Linear(4, 8)
+    d = diagnosed(lambda: _starve(net, torch.randn(16, 4)), net)
+    long = replace(d.findings[0], expression=word * 40, evidence=word * 40, next_step=f"{word * 40}  # {word * 40}")
+    vars(d)["findings"] = [long]
+    lines = head(d)
+    assert word[:8] in " ".join(lines)
+    assert sum(-(-len(line) // 80) for line in lines) <= 12
 
 
 def test_a_slope_that_grows_without_end_in_a_later_step_has_its_value_too() -> None:

@@ -14,8 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pseudograd import diagnose
 from pseudograd.diagnosis.count import on_device as ledger
 from pseudograd.diagnosis.count import recorder
+from pseudograd.diagnosis.count.grads import MatchedGradients
+from pseudograd.diagnosis.count.leaf import Leaf
+from pseudograd.diagnosis.count.names import Names
+from pseudograd.diagnosis.count.norms import Sizes
 from pseudograd.diagnosis.count.on_device import Ledger
 from pseudograd.kernels import native
+from pseudograd.kernels.native import on_cuda
 from pseudograd.listen import harmless
 from pseudograd.torch_table.private import without_torch_function
 
@@ -111,3 +116,65 @@ def test_no_step_waits_and_each_node_costs_few_launches(detail: str, most: int, 
 def test_what_was_never_counted_is_zero() -> None:
     rows = Ledger(torch.device("cpu"), True).make_sums(may_move=False)
     assert set(rows.read().values()) == {0.0}
+
+
+def measure_here(tensors: list[Tensor], entries: list[int], rows: Tensor) -> int:
+    """As kernels/measures.cu measures them, but no gradient of integers. Returns a bit for each entry that it leaves out."""
+    rest, missed = iter(tensors), 0
+    for number, entry in enumerate(entries):
+        row, left, kind = rows[entry >> 4], entry >> 2 & 3, entry & 3
+        grad, leaving = next(rest), [next(rest) for _ in range(left)]
+        if grad.numel() == 5:
+            missed |= 1 << number
+        elif kind == ledger._SQUARES:
+            row[0], row[1] = grad.double().square().sum(), torch.count_nonzero(grad)
+        elif kind == ledger._ELSEWHERE:
+            row[4] += torch.count_nonzero(grad)
+        else:
+            leaves = torch.stack([torch.zeros_like(grad), *leaving]).any(0)
+            cut = torch.where(leaves, 0, grad)
+            counts = (grad, cut, leaves, grad * 0)
+            row[:4] = torch.stack([torch.count_nonzero(values) for values in counts])
+            row[5:] = torch.stack([values.abs().sum() for values in (grad, cut, torch.stack([0 * grad, *leaving]))])
+    return missed
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_a_kernel_measures_what_is_measured_without_it(is_full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "is_cpu", property(lambda self: False), raising=False)
+    totals = []
+    for operator in (None, measure_here):
+        calls = Ledger(torch.device("cpu"), is_full)
+        calls._measure, calls.may_wait = operator, True
+        sums = [calls.make_sums(may_move) for may_move in (False, True)]
+        for number in range(40):
+            size = 4 + number % 3
+            grad = torch.arange(1.0, size + 1) * (torch.arange(size) != number % 5)
+            gone, other = grad * (torch.arange(size) > 1), torch.ones(number % 4)
+            some = [gone, grad.flip(0), None, gone][: number % 5]
+            kept = [*some, other, *[other] * (60 * (number == 7))]
+            grads = MatchedGradients.match(kept, (grad,))
+            assert sums[number % 2].add(grads) is (grads is not None)
+        totals.append([each.read() for each in sums])
+        assert totals[-1] == [each.read() for each in sums]
+    assert totals[0] == totals[1]
+
+
+def test_a_kernel_measures_the_norms_of_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    results = []
+    for operator, size in ((None, 4), (measure_here, 4), (measure_here, 5), (lambda *arguments: -1, 4)):
+        calls = Ledger(torch.device("cpu"), True)
+        calls._measure = operator
+        leaves = [Leaf(number, nn.Parameter(torch.zeros(size)), Names(), 0) for number in range(60)]
+        monkeypatch.setattr(on_cuda, "decline", lambda: None)
+        for leaf in leaves:
+            leaf.sizes = Sizes()
+        for step in (1.0, 2.0):
+            calls.add_arrivals([(leaf, torch.tensor([step, leaf.number, *[0.0] * (size - 2)])) for leaf in leaves])
+        assert calls._measure in (operator, None)
+        means = [leaf.sizes.mean for leaf in leaves if leaf.sizes is not None]
+        assert means == pytest.approx([(2.5 + number**2) ** 0.5 for number in range(60)])
+        assert [leaf.gradients for leaf in leaves] == [2] * 60
+        steps = [(*leaf.sizes.norm_by_step, *leaf.sizes.zeros) for leaf in leaves if leaf.sizes is not None]
+        results.append([value for pairs in steps for _, value in pairs])
+    assert [results[at] == pytest.approx(results[0]) for at in (1, 3)] == [True, True]

@@ -12,7 +12,7 @@ from pseudograd.diagnosis.count import grads, tally
 from pseudograd.diagnosis.count.leaf import Entries, Leaf
 from pseudograd.diagnosis.count.leaves import Leaves
 from pseudograd.diagnosis.count.names import Names
-from pseudograd.diagnosis.count.norms import Losses, Sizes
+from pseudograd.diagnosis.count.norms import Losses, Series, Sizes, numbers_of
 from pseudograd.kernels import native
 from pseudograd.kernels.native import counts
 from pseudograd.listen.frames import NOWHERE
@@ -337,6 +337,18 @@ def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags
     assert (empty.had_gradient, leaf.had_gradient, leaf.misses_many) == (False, False, False)
     table.add(torch.tensor([[1.0], [0.0]]).expand(2, 2**22))
     assert (table.mask, table.had_gradient, table.missing()) == (None, True, (2, 1, 2, 1))
+    small = Entries(is_detailed=True)
+    small.add(torch.tensor([[1.0], [0.0]]).expand(2, 2**21))
+    assert small.missing() == (2**22, 2**21, 2, 1)
+
+
+@pytest.mark.parametrize(("count", "interval"), [(64, 1), (65, 2), (128, 2), (129, 4)])
+def test_a_series_keeps_its_first_value_and_its_last_and_thins_out_the_others(count: int, interval: int) -> None:
+    series = Series[float]()
+    for step in range(count):
+        series.add(step, float(step))
+    steps = sorted({*range(0, count, interval), count - 1})
+    assert numbers_of(series) == tuple((step, float(step)) for step in steps)
 
 
 @pytest.mark.skipif(native.operators is None, reason="no kernels in C here")

@@ -22,7 +22,7 @@ import pseudograd as pg
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd_tasks import report, sentences
 from pseudograd_tasks.base import Settings
-from pseudograd_tasks.report import figures, terminal
+from pseudograd_tasks.report import terminal
 from pseudograd_tasks.report.figures import display_name, strip
 from pseudograd_tasks.report.results import Results, cell, results_text
 from pseudograd_tasks.report.sources import own_results, run_tasks
@@ -105,12 +105,6 @@ def test_the_opening_is_computed(results: Results) -> None:
     part = "With torch.clamp the photo did not come back (8 dB), whichever torch is installed. With inward the photo came back"
     assert part in second.sentence
     assert "best variant" not in second.sentence
-
-
-def test_panels_stand_in_rows_of_four() -> None:
-    figure, panels = figures._gallery(5, 1, 2)
-    shown = [panel.get_visible() for panel in figure.axes]
-    assert (figure.get_size_inches().tolist(), len(panels), shown) == ([4, 4], 5, [True] * 5 + [False] * 3)
 
 
 def test_verdicts_follow_the_numbers(results: Results) -> None:
