@@ -357,6 +357,7 @@ def test_what_c_does_not_count() -> None:
     others = torch.nn.Parameter(plain), plain.to_sparse(), plain.to("meta")
     assert [counts.is_plain(tensor) for tensor in (plain, *others)] == [True, False, False, False]
     many = plain.reshape(2, *[1] * 15)
+    assert counts.tally(plain, [plain], is_full=True) is not None
     for grad, leaving in ((plain, others[1]), (plain, plain.double()), (plain.int(), plain.int()), (many, many)):
         assert counts.tally(grad, [leaving], is_full=True) is None
         assert counts.Sums(is_full=True).add(grad, [leaving], None, None, None) is None

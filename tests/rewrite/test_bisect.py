@@ -264,7 +264,7 @@ def test_an_answer_that_does_not_repeat_is_none(monkeypatch: pytest.MonkeyPatch)
 
     _instead_of_processes(monkeypatch, status)
     answer = bisect("train.py", pin="open")
-    assert (answer.outcome, answer.decide, len(answer.places)) == (RANDOM, (), 4)
+    assert (answer.outcome, answer.decide, answer.is_alone, len(answer.places)) == (RANDOM, (), True, 4)
 
 
 def test_a_check_is_a_shell_command_that_nobody_sees(

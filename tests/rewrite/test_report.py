@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from pseudograd.rewrite.override import override
 from pseudograd.rewrite.pin_edge import pin_edge
-from pseudograd.rewrite.report import Missed, Rewritten
+from pseudograd.rewrite.report import Missed, Rewritten, join_reports
 from pseudograd.rewrite.sites import Site
 from pseudograd.torch_table.eras import installed_era
 
@@ -57,6 +57,7 @@ def test_calls_are_counted_by_line() -> None:
         Rewritten(*_calls("relu", "nn.ReLU()(leaf())", "through the module", 1), "identity/open", False),
     )
     assert report.missed == ()
+    assert join_reports([report]) == report
     assert str(report) == (
         "override(clamp='inward', relu='identity'): 4 calls rewritten at 2 lines\n"
         f"          3  clamp        inward/closed    {_line('three times')}\n"

@@ -253,18 +253,11 @@ def _search_exactly(x: Tensor, codebook: Tensor) -> Tensor:
 
     As in argmin, NaN is the least distance and the first of equal distances counts. So a vector whose distances are all equal gets 0.
     """
-    is_finite, is_finite_code = x.isfinite().all(-1), codebook.isfinite().all(-1)
-    if is_finite.all() and is_finite_code.all():
-        return _search_in_double(x, codebook)
+    if not codebook.isfinite().all():
+        return _search_by_differences(x, codebook)
+    is_finite = x.isfinite().all(-1)
     indices = torch.zeros(len(x), dtype=torch.int64, device=x.device)
-    has_nan = codebook.isnan().any(-1)
-    if has_nan.any():  # every distance to such a code is NaN
-        indices[is_finite] = has_nan.nonzero()[0, 0]
-    elif is_finite_code.any():
-        finite_codes = is_finite_code.nonzero()[:, 0]
-        indices[is_finite] = finite_codes[_search_in_double(x[is_finite], codebook[finite_codes])]
-    if not is_finite_code.all():
-        indices[~is_finite] = _search_by_differences(x[~is_finite], codebook)
+    indices[is_finite] = _search_in_double(x[is_finite], codebook)
     return indices
 
 
