@@ -89,6 +89,9 @@ class Binding(NamedTuple):
 class Module:
     """The tree of a module, prepared for questions about its names."""
 
+    speaks_of_gradients: bool  # does the text say that something is trained?
+    is_recorded: bool  # False if the path says that nothing is
+
     def __init__(self, tree: ast.Module) -> None:
         self.nodes: list[ast.AST] = [tree]  # all nodes of the tree
         self.parent: dict[ast.AST, ast.AST] = {}  # the parent of each node
@@ -96,8 +99,6 @@ class Module:
         self.loads: defaultdict[str, list[ast.Name | ast.Attribute]] = defaultdict(list)
         self.imports: dict[str, str] = {}  # the full names of imported things, by their names in this module
         self.functions: dict[str, ast.AST] = {}
-        self.speaks_of_gradients = True  # does the text say that something is trained?
-        self.is_recorded = True  # False if the path says that nothing is
         self.uses: dict[ast.AST, object] = {}  # a cache of the module `learning`
         self._shared: set[str] = set()  # names that are declared global or nonlocal
         self._blocks: dict[ast.AST, Block] = {}

@@ -30,9 +30,11 @@ def chain(line: str, depth: int = 60) -> str:
 
 DEEP = {
     "where of where": chain("torch.where(? > 0, torch.log(? * ?), ? / ?)") + "    return torch.clamp(x, 0, a60)\n",
+    "a sum that learns nothing": chain("? - ?").replace("a0 = x", "a0 = x.detach()")
+    + "    return a60.clamp(min=0).sqrt()\n",
     "powers": chain("? * ? ** ?").replace("a0 = x", "a0 = 1.0") + "    return x.clamp(min=a60)\n",
-    "parameter": chain("? + ?").replace("a0 = x", "a0 = torch.zeros(3)")
-    + "    return torch.nn.Parameter(a60).clamp(min=1)\n",
+    "parameter": chain("[?, ?]").replace("a0 = x", "a0 = 1.0")
+    + "    return torch.nn.Parameter(torch.tensor(a60)).clamp(min=1)\n",
     "names of themselves": "x = x\ny = z\nz = y\ntorch = torch\nF = F.F\ndef f(x=x):\n    return torch.sqrt(x)\n",
     "huge powers": "y = torch.clamp(x, 9**9**9**9, 10**10**10)\n",
     "elif": "def f(x):\n    if x: pass\n" + "".join(f"    elif x == {n}: y = x + {n}\n" for n in range(1500)),

@@ -336,6 +336,20 @@ def test_calls_that_differ_behind_the_last_backward_are_named(
     assert all(text in " ".join(answer.why) for text in why or [])
 
 
+@pytest.mark.parametrize(
+    ("apart", "kind", "distance"),
+    [(0.0, SAME, "equal to the last bit of our sums"), (1e-7, ROUNDING, "apart by at most 1.0e-07")],
+)
+def test_an_answer_says_how_much_was_compared(apart: float, kind: str, distance: str) -> None:
+    def record(run: Run) -> Recording:
+        op, x = (GELU, 3.0) if run.is_old else (SILU, 3.0 * (1 + apart))
+        return made_run((LINEAR, 1.0), (op, 2.0), (LINEAR, x), losses=(1.0, 1.0))
+
+    answer, _ = compare_torches(record)
+    ops = "the same values by other ops at 1 line: train.py:2"
+    assert (answer.kind, answer.why) == (kind, (f"2 events in 1 of 2 steps compared, {distance}", ops))
+
+
 @pytest.mark.parametrize(("raw", "is_missing"), [({"full_step": 1}, True), ({"is_ended": True}, False), ({}, False)])
 def test_the_json_says_what_was_not_compared_unless_the_command_asked_for_it(
     raw: dict[str, object], is_missing: bool
