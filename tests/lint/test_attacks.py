@@ -96,6 +96,8 @@ def test_a_start_that_is_changed_afterwards_is_not_known() -> None:
     """Also by a function that is applied to the model."""
     apply = "        self.apply(init)\n"
     assert "PG101" in codes(parameter(""))
+    other = "class N(torch.nn.Module):\n    def __init__(self):\n        torch.nn.init.normal_(self.p)\n"
+    assert "PG101" in codes(parameter("") + other)
     assert "PG101" in codes(parameter(apply) + "def init(m):\n    torch.nn.init.zeros_(m.bias)\n")
     assert "PG101" not in codes(parameter(apply) + "def init(m):\n    torch.nn.init.normal_(m.p)\n")
     for name, line in NOT_BORN.items():

@@ -50,6 +50,7 @@ BORN = {
     "float32": ("self.p = nn.Parameter(torch.tensor([0.1, 0.3]))", "self.p.view(1, -1).clamp(0.1, 1)"),
     "relu": ("self.p = nn.Parameter(torch.zeros(3))", "F.relu(self.p) * x"),
     "registered": ("self.register_parameter('p', nn.Parameter(torch.zeros(3)))", "self.p.clamp(0, 1)"),
+    "new": ("self.p = nn.Parameter(start.new_zeros(3))", "self.p.clamp(0, 1)"),
     "through a name": ("start = torch.zeros(3); self.p = nn.Parameter(start)", "self.p.clamp(0, 1)"),
 }  # fmt: skip
 NOT_BORN = {
@@ -66,6 +67,8 @@ NOT_BORN = {
     "frozen": ("self.p = nn.Parameter(torch.zeros(3), requires_grad=False)", "self.p.clamp(0, 1)"),
     "a buffer": ("self.register_buffer('p', torch.zeros(3))", "self.p.clamp(0, 1)"),
     "unknown": ("self.p = nn.Parameter(start)", "self.p.clamp(0, 1)"),
+    "an unknown method": ("self.p = nn.Parameter(start.zeros(3))", "self.p.clamp(0, 1)"),
+    "another library": ("import numpy as np; self.p = nn.Parameter(np.zeros(3))", "self.p.clamp(0, 1)"),
     "shifted": ("self.p = nn.Parameter(torch.zeros(3))", "(self.p + x).clamp(0, 1)"),
 }
 

@@ -18,6 +18,7 @@ from pseudograd_upgrade.differences import (
     explain_equality,
     explain_growth,
     find_added_calls,
+    find_other_ops,
     first_differing_step,
     is_beyond_rounding,
     may_have_grown,
@@ -248,6 +249,10 @@ def test_calls_that_change_the_loss_alone_are_found() -> None:
     assert difference is not None
     assert [event.origin.op for event in difference.only_new] == ["silu"]
     assert find_added_calls(old, old, 1) is None
+    longer = replace(new, steps={**new.steps, 2: new.steps[1]})
+    last = find_other_ops(run((LINEAR, 1.0), (GELU, 2.0)), longer)
+    assert last is not None
+    assert (last.step, [event.origin.op for event in last.only_old]) == (1, ["gelu"])
 
 
 def test_parameters_are_shaken_after_each_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,7 @@ def test_a_failure_that_torch_does_not_explain_is_repeated(fails_again: bool, ki
 
     answer, runner = ask(record)
     assert [cause.answer.kind for cause in answer.causes] == [kind]
+    assert ("what torch computes in the process of pytest is the same" in str(answer)) == fails_again
     assert runner.count == 3
 
 
@@ -291,9 +292,11 @@ def test_tests_that_no_further_run_explains_are_counted() -> None:
     assert "1 different, and not explained in --max-runs" in str(answer)
 
 
-def test_a_suite_without_a_test_is_refused() -> None:
-    with pytest.raises(ValueError, match="a test must run under --from, got none"):
-        ask(lambda run: {})
+@pytest.mark.parametrize(("status", "why"), [(1, ""), (143, " --time-limit stopped it before a test ended.")])
+def test_a_suite_without_a_test_is_refused(status: int, why: str) -> None:
+    runner: Any = SimpleNamespace(run_suite=lambda *_: SuiteRun("2.13.0", status, {}))
+    with pytest.raises(ValueError, match=rf"^upgrade: a test must run under --from, got none\.{why}$"):
+        Suite(runner, OLD, NEW).answer()
 
 
 # --- pytest itself ----------------------------------------------------------------------------------------------------
