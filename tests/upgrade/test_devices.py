@@ -111,6 +111,8 @@ def test_a_generator_of_a_device_has_a_twin_from_the_same_seed() -> None:
     assert torch.equal(torch.rand(4, generator=drawing.find_twin(generator)), expected)
     drawing.find_twin(generator).manual_seed(8)
     assert drawing.find_twin(generator).initial_seed() == 8  # the same twin
+    own = torch.Generator()
+    assert drawing._move_to_cpu(own) is own
     generator.number = 9
     assert drawing.find_twin(generator).initial_seed() == 9  # another seed, another twin
 

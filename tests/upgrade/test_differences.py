@@ -173,6 +173,7 @@ def test_a_difference_that_rounding_does_not_explain_is_not_called_rounding() ->
     assert not growth.is_rounding
     assert growth.why[0].startswith("the losses of the two runs differ from step 3 on, by up to 0.09 %. No single call")
     assert explain_growth(OLD, trained(1.0, 1.0, 1.0 + 1e-6, 1.0), [shaken]) is None
+    assert explain_growth(OLD, GRADUAL, [OLD]) is None, "no run shows how far rounding grows"
 
 
 @pytest.mark.parametrize(("dtype", "epsilon"), [(torch.float32, 2.0**-23), (torch.float64, 2.0**-52)])
@@ -207,6 +208,7 @@ def test_a_digest_shows_that_two_entries_were_swapped(count: int) -> None:
     assert first == again
     assert first[0] == pytest.approx(swapped[0])
     assert abs(first[2] - swapped[2]) > 1e-3
+    assert digests(torch.tensor([2**24 + 1]))[0][0] == 2**24 + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64])

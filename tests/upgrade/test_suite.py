@@ -199,6 +199,14 @@ def test_tests_that_share_a_fixture_have_the_line_of_its_training() -> None:
     assert "pytestmark = pytest.mark.pseudograd_pin('torch<=2.13')" in str(answer)
 
 
+def test_tests_that_share_a_fixture_that_is_the_same_are_marked_one_by_one() -> None:
+    answer, _ = ask(
+        lambda run: {f"t[{n}]": SuiteTest("passed", "", gated(1.0).parts + kinked(run).parts) for n in range(5)}
+    )
+    assert "    next: @pytest.mark.pseudograd_pin('torch<=2.13')  # or one test" in str(answer)
+    assert " more" not in str(answer)
+
+
 def test_other_ops_at_the_end_of_a_test_are_the_cause_of_its_failure() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         return {
