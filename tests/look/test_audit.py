@@ -248,19 +248,6 @@ def test_forward_mode_and_vmap_are_compared_with_the_gradient() -> None:
     assert (new.forward_mode.word, new.vmap.word) == ("agrees", "agrees")
 
 
-def test_infinite_and_nan_x_and_grad_are_answered() -> None:
-    audit = pg.audit(lambda x: pg.clamp(x, -1, 1), -2, 2)
-    rows = {(row.x, row.grad): (row.y, row.grad_x) for row in audit.not_finite if not math.isnan(row.x)}
-    infinite = {(math.inf, 1): (1, 1), (math.inf, -1): (1, 0), (-math.inf, 1): (-1, 0), (-math.inf, -1): (-1, -1)}
-    assert rows == {**infinite, (0, 1): (0, 1), (0, -1): (0, -1)}
-    assert [row.grad_x for row in audit.not_finite if math.isnan(row.x)] == [1, -1]
-    assert (audit.infinite_grad.word, audit.nan_grad.word) == ("no NaN", "passes")
-    zero = pg.audit(lambda x: pg.clamp(x, -1, 1, rule="zero"), -2, 2)
-    assert (zero.nan_grad.word, zero.nan_grad.detail) == ("passes in part", "at 50% of the points")
-    times_0 = pg.audit(make_function(clamped, lambda g, x: g * inside(x)), -2, 2)
-    assert (times_0.infinite_grad.word, times_0.infinite_grad.detail) == ("makes NaN", "at 50% of the points")
-
-
 def test_half_precision_overflows_underflows_or_is_refused() -> None:
     def no_half(x: Tensor) -> Tensor:
         if x.dtype is torch.float16:
@@ -413,28 +400,6 @@ def test_json_has_everything_and_only_plain_values() -> None:
     assert plain["not_finite"][0] == {"x": "nan", "grad": 1.0, "y": "nan", "grad_x": 0.0}
     assert plain["vmap"]["word"] == "refused"
     assert {*plain} == {"kind", "torch"} | {*vars(audit)} - {"curves"}
-
-
-def test_the_plot_draws_these_numbers() -> None:
-    pytest.importorskip("matplotlib")
-    figure = pg.audit(lambda x: pg.clamp(x, -1, 1), -2, 2, points=101).plot()
-    forward, kinds, backward = figure.axes
-    lines = {line.get_label(): line for line in backward.lines}
-    for sign, label in ((1, "dL/dx, grad = +1"), (-1, "dL/dx, grad = -1")):
-        x, y = (torch.as_tensor(values) for values in lines[label].get_data())
-        assert y.isnan().any()  # a jump is no slope
-        x, y = x[~y.isnan()], y[~y.isnan()]
-        assert torch.equal(y, inward(torch.full_like(x, sign), x))
-    dots = [tuple(map(list, line.get_data())) for line in backward.lines if line.get_marker() == "o"]
-    assert dots == [([-1, 1], [1, 1]), ([-1, 1], [-1, -1])]
-    assert [text.get_text() for text in kinds.texts] == ["flat", "exact", "pseudo", "pseudo", "exact", "flat"]
-    assert forward.get_title(loc="left").endswith('the same as clamp(x, -1, 1, rule="inward", edge="closed")')
-    assert (backward.get_xlim(), backward.get_xlabel()) == ((-2, 2), "x")
-    assert kinds.get_ylim() == (-0.5, 1.5)
-    assert [[list(map(float, values)) for values in line.get_data()] for line in kinds.lines] == [
-        [[-1, -1], [-0.5, 1.5]],
-        [[1, 1], [-0.5, 1.5]],
-    ]
 
 
 @pytest.mark.parametrize(("count", "last"), [(24, "b"), (25, "and 1 more"), (30, "and 6 more")])
