@@ -267,6 +267,29 @@ def test_a_value_runs_away_in_ten_steps(longest: int, last: float, runs_away: bo
     assert values.runs_away == runs_away
 
 
+@pytest.mark.parametrize(
+    ("x", "low", "high", "counts", "text"),
+    [
+        ([0.0, 1.0], 0.0, 1.0, (1, 1, True), "the bound 0 or 1"),
+        ([0.0, 0.5], 0.0, 1.0, (1, 0, False), "the bound 0"),
+        ([1.0, 1.0], None, 1.0, (0, 2, True), "the bound 1"),
+        ([1.0, 1.0], 1.0, 1.0, (2, 0, True), "the bound 1"),
+        ([1.0, 1.0], torch.ones(2), None, (2, 0, True), "a bound"),
+        ([], 0.0, 1.0, (0, 0, False), "a bound"),
+    ],
+)
+def test_values_at_a_bound_are_counted(x: list[float], low: Any, high: Any, counts: tuple[int, ...], text: str) -> None:
+    values = Values(SPELLINGS[torch.clamp], NOWHERE, torch.tensor(x), low, high)
+    assert (int(values.at_low), int(values.at_high), values.starts_on_a_bound) == counts
+    assert (values.bounds_text, values.has_tensor_bound) == (text, isinstance(low, torch.Tensor))
+    assert values.pair == f"{'low' if isinstance(low, torch.Tensor) else low}, {high}"
+    values.add(torch.tensor(x), low, high)
+    values.add(torch.tensor([2.0, -1.0, 0.5]), None if low is None else 0.0, high)
+    values.end_step(True)
+    below, above = low is not None, high is not None
+    assert values.outside == below + above
+
+
 def test_the_first_of_the_longest_stretches_of_rises_counts() -> None:
     climb = Climb()
     rises = (*(0, 1, 2, 3, 4, 4, 5), *(-1, 0, 1, 2, 3, 3, 4))  # two stretches of six steps with five rises

@@ -6,6 +6,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import births
 from pseudograd.diagnosis.count.graph_shapes import op_of
 from pseudograd.diagnosis.count.nonfinite import Nonfinite
+from pseudograd.diagnosis.tell.text import head
 
 from ..choices import folded, slow_but
 from .checks import codes, define, diagnosed, make_function, only
@@ -185,6 +187,31 @@ def test_a_birth_has_its_kind_and_the_values_that_did_it(row: str) -> None:
     node, op = y.grad_fn, op_of(y.grad_fn)
     clause, is_ordinary = births.describe_input(op, node, torch.ones_like(y, dtype=torch.bool))
     assert f"{births.kind_of(op, node, is_ordinary)}: {clause}".strip() == described
+
+
+_FROM_INPUTS = """
+x.log(), x.log1p(), x.sinh(), x * w, x.detach() * w, x / w, x ** 2, x ** w, x @ w, x @ w.t(), w @ x, torch.mv(x, x[0])
+torch.addmm(zeros, x, w), torch.addmm(zeros, w.t(), x), torch.addmv(zeros[0], x, x[0]), torch.addr(zeros, x[0], x[1])
+torch.dot(x[0], x[1]), torch.baddbmm(zeros[None], x[None], x[None]), torch.xlogy(x, w)
+"""
+_FROM_X = (
+    "x * w, x / w, x * 3, x / 3, x.double(), x.clone(), x.view(4), x[:, None], x.sum(-1), x.sum((0, -1), True), x.sum()"
+)
+
+
+def test_the_result_of_an_op_is_known_from_its_inputs_or_from_x() -> None:
+    w = nn.Parameter(torch.tensor([[2.0, 3.0], [4.0, 5.0]]))
+    names = {"torch": torch, "x": (x := w * 0.1 + 1), "w": w, "zeros": torch.zeros(2, 2)}
+    for y in eval(f"({_FROM_INPUTS.strip().replace(chr(10), ', ')})", names):
+        result = births.recompute(op_of(y.grad_fn), y.grad_fn)
+        assert result is not None
+        assert result.reshape(y.shape).tolist() == y.tolist()
+    for y in eval(f"({_FROM_X})", names):
+        replay = births.replay_of(op_of(y.grad_fn), y.grad_fn)
+        assert replay is not None
+        assert torch.equal(replay(x), y)
+    for y in (x.sin(), 2**x):
+        assert births.recompute(op_of(y.grad_fn), y.grad_fn) is births.replay_of(op_of(y.grad_fn), y.grad_fn) is None
 
 
 @pytest.mark.parametrize(
@@ -642,6 +669,52 @@ def test_infinities_that_are_meant_are_no_finding(loss: Callable[[Tensor], Tenso
         loss(p).backward()
     assert codes(d) == []
     assert d._recorder.nonfinite is None
+
+
+# --- the paragraph that the command begins with ---------------------------------------------------------------------------
+
+
+def _starve(net: nn.Module, x: Tensor) -> Tensor:
+    return net(x).clamp(5.0, 6.0).detach().sum() + next(net.parameters()).clamp(-1, 1).sum()
+
+
+_HEADS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
+    "nan": (
+        lambda net, x: (net(x) * 0).log().mean(),
+        "2 of 2 parameters got a gradient that is not finite",
+        "First: nonfinite at ",
+    ),
+    "starved": (_starve, "1 of 2 parameters starves.", "First: starved at "),
+    "healthy": (
+        lambda net, x: net(x).square().mean(),
+        "none of 2 parameters starves, and nothing wrong",
+        "1 backward pass",
+    ),
+}
+
+
+@pytest.mark.parametrize(("loss", "learns", "first"), _HEADS.values(), ids=_HEADS)
+def test_the_head_says_what_is_wrong(loss: Callable[[nn.Module, Tensor], Tensor], learns: str, first: str) -> None:
+    net = nn.Linear(4, 8)
+    d = diagnosed(lambda: loss(net, torch.randn(16, 4)), net)
+    lines = head(d)
+    assert len(lines) <= 12
+    assert max(map(len, lines)) <= 80
+    text = " ".join(lines)
+    assert text.startswith(f"In short: {learns}")
+    assert first in text
+    assert all(finding.next_step[:30] in text for finding in d.findings[:1])
+
+
+@pytest.mark.parametrize("word", ["gradient ", "gradient" * 18 + " ", "torch.log(x).exp() "])
+def test_the_paragraph_has_twelve_lines_of_80_columns_at_most(word: str) -> None:
+    net = nn.Linear(4, 8)
+    d = diagnosed(lambda: _starve(net, torch.randn(16, 4)), net)
+    long = replace(d.findings[0], expression=word * 40, evidence=word * 40, next_step=f"{word * 40}  # {word * 40}")
+    vars(d)["findings"] = [long]
+    lines = head(d)
+    assert word[:8] in " ".join(lines)
+    assert sum(-(-len(line) // 80) for line in lines) <= 12
 
 
 def test_a_slope_that_grows_without_end_in_a_later_step_has_its_value_too() -> None:

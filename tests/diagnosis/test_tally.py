@@ -329,6 +329,64 @@ def test_half_of_the_entries_or_any_of_a_table_are_many(
     assert leaf.misses_many == misses_many
 
 
+@pytest.mark.parametrize(
+    ("state", "is_taken_away", "starves"),
+    [
+        ("", False, True),
+        ("had", False, False),
+        ("had zero", True, True),
+        ("had zero grad", False, False),
+        ("had zero optimizer", False, False),
+        ("had optimizer missed", True, True),
+        ("had optimizer missed saw", False, False),
+        ("whole optimizer missed", False, False),
+        ("saw", False, False),
+    ],
+)
+def test_a_leaf_starves_without_a_gradient_or_if_it_is_taken_away(
+    state: str, is_taken_away: bool, starves: bool
+) -> None:
+    leaf, words = Leaf(1, torch.nn.Parameter(torch.zeros(2)), Names(), 0), state.split()
+    leaf.is_in_optimizer = "optimizer" in words
+    if "had" in words:
+        leaf.entries.add(torch.tensor([0.0, 1.0]))
+    flags = {
+        "whole": leaf.whole_had_gradient,
+        "saw": leaf.step_saw_gradient,
+        "missed": leaf.step_missed_gradient,
+        "grad": leaf.grad_was_nonzero,
+    }
+    for word, flag in flags.items():
+        if word in words:
+            flag.add(True)
+    if "zero" in words:
+        leaf.grad_was_nonzero.add(False)
+    assert leaf.had_gradient == ("had" in words or "whole" in words)
+    assert (leaf.is_taken_away, leaf.starves) == (is_taken_away, starves)
+
+
+def test_grad_is_looked_at_until_it_differs_from_0_or_a_step_will() -> None:
+    tensor = torch.nn.Parameter(torch.zeros(2))
+    leaf = Leaf(1, tensor, Names(), 0)
+    answers = []
+    for grad in (None, torch.zeros(2), torch.ones(2)):
+        tensor.grad = grad
+        answers.append((leaf.look_at_grad(), leaf.grad_was_nonzero.has_flags, bool(leaf.grad_was_nonzero)))
+    assert answers == [(True, False, False), (True, True, False), (False, True, True)]
+    leaf.has_whole, tensor.grad = True, torch.tensor([0.0, 1.0])
+    assert (leaf.look_at_grad(), leaf.entries.looks) == (True, 1)
+    leaf.is_in_optimizer = True
+    assert leaf.look_at_grad()
+    tensor.grad = torch.ones(2)
+    assert [leaf.look_at_grad() for _ in range(2)] == [True, False]
+    other = Leaf(2, tensor, Names(), 0)
+    other.is_in_optimizer = True
+    assert (other.look_at_grad(), other.grad_was_nonzero.has_flags) == (False, False)
+    del tensor
+    gone = Leaf(3, torch.nn.Parameter(torch.zeros(2)), Names(), 0)
+    assert (gone.tensor(), gone.look_at_grad()) == (None, False)
+
+
 def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags_of_rows_alone() -> None:
     empty, table = Entries(is_detailed=True), Entries(is_detailed=True)
     leaf = Leaf(1, torch.nn.Parameter(torch.zeros(4)), Names(), 0)

@@ -373,15 +373,16 @@ def modules_in(module: nn.Module) -> dict[str, nn.Module]:
     """What `named_modules` yields, by path. It runs no code of the program, whose own `named_modules` may print or make layers."""
     modules: dict[str, nn.Module] = {}
     met = set[int]()
-    ahead = [("", module)]
-    # A function inside that calls itself would be a cycle, which keeps a net alive until the garbage is collected.
-    while ahead:
-        path, part = ahead.pop()
+
+    def add(part: nn.Module, path: str) -> None:
         if id(part) not in met:
             met.add(id(part))
             modules[path] = part
-            children = [(name, child) for name, child in children_of(part).items() if child is not None]
-            ahead += [(f"{path}.{name}" if path else name, child) for name, child in reversed(children)]
+            for name, child in list(children_of(part).items()):
+                if child is not None:
+                    add(child, f"{path}.{name}" if path else name)
+
+    add(module, "")
     return modules
 
 

@@ -295,8 +295,7 @@ def keeps_rounding_errors(state: State, tensor: Tensor) -> bool:
 
 def _entry_buffers(tensor: Tensor, state: State) -> dict[str, Tensor]:
     """The tensors of the state that have one number for each entry of the parameter."""
-    values = {name: value for name, value in state.items() if name != "step" and isinstance(value, Tensor)}
-    return {name: value for name, value in values.items() if value.shape == tensor.shape}
+    return {name: value for name, value in state.items() if isinstance(value, Tensor) and value.shape == tensor.shape}
 
 
 def are_plain(tensors: Iterable[Tensor]) -> bool:
