@@ -195,7 +195,7 @@ for name in command_files():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert len(re.findall(r"^usage: ", done.stdout, flags=re.M)) == len(command_files())
-    assert f"'all', or some of {', '.join(TASKS)}" in " ".join(done.stdout.split())
+    assert f"'all', or some of {', '.join(TASKS)} (default: {','.join(DEFAULT_TASKS)}," in " ".join(done.stdout.split())
 
 
 def test_what_is_not_installed_is_named_with_an_install_that_exists(

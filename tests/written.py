@@ -42,6 +42,8 @@ def _lines_of(axes: Any) -> Iterator[str]:
     ticks = [label.get_text() for label in axes.get_yticklabels()] if is_fixed else ""
     ticks_of_x = axes.xaxis.get_tick_params().get("labelbottom"), axes.xaxis.get_tick_params().get("length")
     yield f"axes {texts} {axes.get_xscale()} x {_numbers(axes.get_xlim())}, y {_numbers(axes.get_ylim())}"
+    spec = axes.get_subplotspec()
+    yield f"  rows {spec.rowspan}, columns {spec.colspan} of {spec.get_gridspec().get_height_ratios()}"
     yield f"  shown {axes.axison}, spines {spines}, ticks {ticks} {ticks_of_x}, below {axes.get_axisbelow()}"
     for line in axes.lines:
         x, y = (_numbers(values) for values in (line.get_xdata(), line.get_ydata()))

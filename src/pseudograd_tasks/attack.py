@@ -34,8 +34,6 @@ def classifiers() -> data.Networks:
     networks = data.draw_networks(SEEDS, SIZES, TRAINING_STEPS)
     for _ in data.train(networks, RATE, partial(data.classification_loss, partial(data.logits, networks=networks))):
         pass
-    for p in networks.parameters:
-        p.requires_grad_(False)
     return networks
 
 

@@ -2,7 +2,10 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +15,13 @@ from pseudograd.geometry import NOTHING, Constant, Reversal, Slope
 from pseudograd.kernels import bits
 from pseudograd.kernels.residuals import INPUTS
 from pseudograd.rule import OPS, Call, Op
-from pseudograd.testing.contract import all_inputs, sides, values
+from pseudograd.testing.contract import all_inputs, cases, derivatives, equality, sides, transforms, values
 from pseudograd.testing.contract.cases import Case, cases_of
 from pseudograd.testing.contract.rule import checks_of
+from pseudograd.testing.measure.inputs import DTYPES
 
 from ..choices import folded
+from ..written import assert_written, shown
 from . import broken_rules
 
 # Parts of the names of checks that take longer, or for which there are tests of their own.
@@ -88,6 +93,31 @@ def _registered(kernel: kernels.Kernel) -> Iterator[None]:
 
 
 INWARD = next(case for case in cases_of(OPS["clamp"]) if case.rule.name == "inward" and case.edge == "closed")
+
+
+def error_of(check: Callable[..., None], *arguments: object, **shown: object) -> str:
+    """The text of the error with which a check fails, "" if it passes."""
+    try:
+        check(*arguments, **shown)
+    except AssertionError as error:
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def written_names() -> dict[str, Any]:
+    names: dict[str, Any] = {"torch": torch, "nan": math.nan, "inf": math.inf, "shown": shown, "error_of": error_of}
+    for module in (cases, equality, values, transforms, sides, all_inputs):
+        names |= vars(module)
+    names |= {"derivatives": derivatives, "all_inputs": all_inputs, "INWARD": INWARD, "checks_of": checks_of}
+    return names | {
+        "OPS": OPS,
+        "DTYPES": DTYPES,
+        "tensor": lambda *numbers, **how: torch.tensor(numbers, **how).add(0.0),
+    }
+
+
+def test_parts_of_the_checks_are_written_out() -> None:
+    assert_written(Path(__file__).with_name("checks.txt"), written_names())
 
 
 @pytest.mark.parametrize("priority", [-100, 100])

@@ -11,7 +11,6 @@ from torch.utils.checkpoint import checkpoint
 import pseudograd
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.context import Diagnosis
-from pseudograd.diagnosis.tell import text
 from pseudograd.torch_table.eras import OPEN_ERA, installed_era
 
 from .checks import codes, diagnosed, follow, line_of, number_of, only, site_of, starved
@@ -136,11 +135,6 @@ def test_a_penalty_of_a_parameter_is_no_range_of_it() -> None:
     d = steps(None, lambda: functional.mse_loss(p, optimum) + 0.1 * p.clamp(min=0).sum(), 4, optimizer)
     assert "kink" not in codes(d)
     assert "project" not in str(d)
-
-
-def test_no_line_breaks_within_a_word() -> None:
-    for word in ("a" * 200, f"{'a' * 60}-{'b' * 60}"):
-        assert text._narrow(f"{word} and more") == [word, "and more"]
 
 
 # --- guard, edge, cut -------------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,6 @@ from pseudograd.diagnosis.context import Diagnosis
 from pseudograd.diagnosis.count import births
 from pseudograd.diagnosis.count.graph_shapes import op_of
 from pseudograd.diagnosis.count.nonfinite import Nonfinite
-from pseudograd.diagnosis.tell.text import head
 
 from ..choices import folded, slow_but
 from .checks import codes, define, diagnosed, make_function, only
@@ -669,52 +667,6 @@ def test_infinities_that_are_meant_are_no_finding(loss: Callable[[Tensor], Tenso
         loss(p).backward()
     assert codes(d) == []
     assert d._recorder.nonfinite is None
-
-
-# --- the paragraph that the command begins with ---------------------------------------------------------------------------
-
-
-def _starve(net: nn.Module, x: Tensor) -> Tensor:
-    return net(x).clamp(5.0, 6.0).detach().sum() + next(net.parameters()).clamp(-1, 1).sum()
-
-
-_HEADS: dict[str, tuple[Callable[[nn.Module, Tensor], Tensor], str, str]] = {
-    "nan": (
-        lambda net, x: (net(x) * 0).log().mean(),
-        "2 of 2 parameters got a gradient that is not finite",
-        "First: nonfinite at ",
-    ),
-    "starved": (_starve, "1 of 2 parameters starves.", "First: starved at "),
-    "healthy": (
-        lambda net, x: net(x).square().mean(),
-        "none of 2 parameters starves, and nothing wrong",
-        "1 backward pass",
-    ),
-}
-
-
-@pytest.mark.parametrize(("loss", "learns", "first"), _HEADS.values(), ids=_HEADS)
-def test_the_head_says_what_is_wrong(loss: Callable[[nn.Module, Tensor], Tensor], learns: str, first: str) -> None:
-    net = nn.Linear(4, 8)
-    d = diagnosed(lambda: loss(net, torch.randn(16, 4)), net)
-    lines = head(d)
-    assert len(lines) <= 12
-    assert max(map(len, lines)) <= 80
-    text = " ".join(lines)
-    assert text.startswith(f"In short: {learns}")
-    assert first in text
-    assert all(finding.next_step[:30] in text for finding in d.findings[:1])
-
-
-@pytest.mark.parametrize("word", ["gradient ", "gradient" * 18 + " ", "torch.log(x).exp() "])
-def test_the_paragraph_has_twelve_lines_of_80_columns_at_most(word: str) -> None:
-    net = nn.Linear(4, 8)
-    d = diagnosed(lambda: _starve(net, torch.randn(16, 4)), net)
-    long = replace(d.findings[0], expression=word * 40, evidence=word * 40, next_step=f"{word * 40}  # {word * 40}")
-    vars(d)["findings"] = [long]
-    lines = head(d)
-    assert word[:8] in " ".join(lines)
-    assert sum(-(-len(line) // 80) for line in lines) <= 12
 
 
 def test_a_slope_that_grows_without_end_in_a_later_step_has_its_value_too() -> None:

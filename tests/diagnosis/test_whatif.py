@@ -144,15 +144,6 @@ def test_a_loss_that_reads_a_gradient_has_no_number_and_one_beside_it_has(reads_
     assert [row.zero for row in d.whatif.get("inward", ())] == ([] if reads_it else [0.0])
 
 
-def test_the_eight_that_change_most_are_shown_and_the_others_counted() -> None:
-    weights = nn.ParameterDict({f"p{number}": torch.tensor(2.0 + number) for number in range(11)})
-    with diagnose(weights, whatif={"identity": {"clamp": "identity"}}) as d:
-        sum(weight.clamp(0, 1) for weight in weights.values()).backward()
-    shown = str(d).split("what if identity?")[1].splitlines()
-    assert sum("100 % -> 0 %" in line for line in shown) == 8
-    assert "    and 3 parameters that change less" in shown
-
-
 def test_leaves_that_are_made_in_each_step_share_one_reason() -> None:
     """As those of an implicit layer, whose hook or backward asks for several gradients by name."""
     w = nn.Parameter(torch.full((2, 2), 0.1))

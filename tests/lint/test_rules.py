@@ -136,16 +136,15 @@ GUARDS = [
     "torch.log(1 - x.clamp(0, 1))", "torch.pow(x.clamp(min=0), 0.5)", "x.clamp(min=0).reciprocal()", "torch.sqrt(2 * x.clamp(min=0.0)[0])",
     "x.clamp(min=options.get('eps', 0)).sqrt()",
     "torch.Tensor.clamp(x, min=0).sqrt()", "torch.log1p(x.clamp(min=-1))", "torch.sqrt(input=x.clamp(min=0))",
-<<<<<<< HEAD
-=======
     "torch.log(x.clamp(min=-1) + 1)", "torch.log(x.clamp(min=1) - 1)", "torch.log1p(-x.clamp(max=1))", "torch.acos(2 * x.clamp(max=0.5))",
     "(x.clamp(max=2) / 2).acos()", "torch.logit(x.clamp(0.5, 1))",
->>>>>>> 735641ac (lint, upgrade: end the search in deep lists; hold what an answer compared)
 ]  # fmt: skip
 NO_GUARDS = [
     "x.clamp(min=1e-12).sqrt()", "F.relu(x).sqrt()", "x.clamp(min=0).exp()", "x.clamp(min=0).sqrt().sum().item()", "x if x.clamp(min=0).sqrt() else 1",  # noqa: E501
     "(x.clamp(min=0) + 1e-6).sqrt()", "torch.arange(3).clamp(min=0).sqrt()", "x.detach().clamp(min=0).sqrt()", "math.sqrt(max(0, 1))",
     "x.clamp(min=0).sum().sqrt()", "x.clamp(min=0) ** 2", "x.clamp(0, 1).acos() > 1", "1 / x.clamp(min=0)", "x.clamp_min_(0).sqrt_()",
+    "torch.log(x.clamp(min=1) + 1)", "(2 / x.clamp(max=2)).acos()", "(0 * x.clamp(min=0)).sqrt()", "x.clamp(0, 1).logit(1e-6)",
+    "x.clamp(min=0) ** 1.5",
 ]  # fmt: skip
 
 

@@ -46,26 +46,6 @@ def test_reports_are_written_out() -> None:
     )
 
 
-def test_each_kind_is_found_where_it_is() -> None:
-    """exact below -2, cut to -1, biased to 0; above 0, where the values are flat, flat to 1 and pseudo beyond."""
-
-    def backward(grad: Tensor, x: Tensor) -> Tensor:
-        slope = torch.where(x < -2, 2 * x, torch.where(x < -1, 0.0, torch.where(x < 0, 1.02 * 2 * x, 0.0)))
-        return grad * torch.where(x >= 1, 3.0, slope)
-
-    audit = pg.audit(make_function(lambda x: torch.where(x < 0, x * x, 0.0), backward), -3, 2.5)
-    assert _kinds(audit) == [(kind, kind) for kind in ("exact", "cut", "biased", "flat", "pseudo")]
-    zero = pytest.approx(0, abs=0.01)
-    assert [(r.low, r.high) for r in audit.regions] == [(-3, -2), (-2, -1), (-1, zero), (zero, 1), (1, 2.5)]
-    assert [(r.has_low, r.has_high) for r in audit.regions[:2]] == [(True, False), (True, False)]
-    assert audit.regions[-1].has_low
-    assert audit.regions[-1].positive[1:] == (3, 3)
-    assert audit.shares["grad > 0"] == audit.shares["grad < 0"]
-    assert audit.shares["grad > 0"]["cut"] == pytest.approx(1 / 5.5)
-    log = pg.audit(torch.log, -1, 3).shares["grad > 0"]
-    assert log == {"undefined": pytest.approx(0.25, abs=0.01), "exact": pytest.approx(0.75, abs=0.01)}
-
-
 def test_a_kink_has_its_x_to_the_last_digit_and_the_slope_of_both_signs() -> None:
     era = ERAS[installed_era()].edge
     at_edges = {edge: ((share, share), (share, share)) for edge, share in SHARES.items()} | {"inward": ((0, 1), (1, 0))}
@@ -79,43 +59,6 @@ def test_a_kink_has_its_x_to_the_last_digit_and_the_slope_of_both_signs() -> Non
     assert audit.rule == f'clamp(x, -0.7, {1 / 3}, rule="zero", edge="{era}")'
 
 
-def test_jumps_of_the_values_and_of_the_gradient_are_found() -> None:
-    audit = pg.audit(lambda x: pg.sign(x, rule=pg.rules.window(0.6)), -2, 2)
-    assert [(kink.low, kink.positive.kind, kink.positive.least) for kink in audit.kinks] == [(0, "jump", 1)]
-    assert _kinds(audit)[0] == ("flat", "flat")
-    assert (audit.regions[0].high, audit.regions[0].has_high) == (-0.6, False)
-    assert (audit.regions[-1].low, audit.regions[-1].has_low) == (0.6, False)
-    ends = pg.audit(lambda x: pg.sign(x, rule="window"), -2, 2)  # at points of the grid, but for a rounding
-    assert [region.cells()[0] for region in ends.regions] == ["[-2, -1)", "[-1, 0)", "0", "(0, 1]", "(1, 2]"]
-
-
-@pytest.mark.parametrize(
-    ("f", "rows"),
-    [
-        (torch.sqrt, [("[-2, 0)", "nan", "undefined nan"), ("0", "nan", "undefined inf"), ("(0, 2]", "", "exact")]),
-        (torch.reciprocal, [("[-2, 0)", "", "exact"), ("0", "nan", "undefined -inf"), ("(0, 2]", "", "exact")]),
-    ],
-    ids=["half of a range", "a pole"],
-)
-def test_what_is_undefined_is_one_region_up_to_its_end(
-    f: Callable[[Tensor], Tensor], rows: list[tuple[str, str, str]]
-) -> None:
-    cells = [region.cells()[:3] for region in pg.audit(f, -2, 2).regions]
-    assert [(x, slope if kind != "exact" else "", kind) for x, slope, kind in cells] == rows
-    assert [kink.low for kink in pg.audit(torch.round, -2, 2).kinks] == [-1.5, -0.5, 0.5, 1.5]
-    curved = pg.audit(lambda x: torch.where(x > 0, x * x.log(), 0.0), -2, 2)
-    assert [region.cells()[0] for region in curved.regions] == ["[-2, 0)", "0", "(0, 2]"]
-
-
-def test_two_kinks_between_two_points_of_the_grid_are_seen_if_they_are_given() -> None:
-    def bump(x: Tensor) -> Tensor:
-        return (1e-5 - (x - 0.5033).abs()).relu()
-
-    assert pg.audit(bump, 0, 1, points=101).kinks == ()
-    audit = pg.audit(bump, 0, 1, points=101, at=[0.5033])
-    assert [kink.low for kink in audit.kinks] == [pytest.approx(0.50329), 0.5033, pytest.approx(0.50331)]
-
-
 def test_a_smooth_function_is_exact_and_has_no_kinks() -> None:
     for f in (silu, lambda x: torch.sigmoid(40 * x), lambda x: torch.sin(20 * x), torch.nn.Tanhshrink()):
         audit = pg.audit(f, -3, 3, points=201)
@@ -124,19 +67,6 @@ def test_a_smooth_function_is_exact_and_has_no_kinks() -> None:
         answers = (audit.linear.word, audit.double_backward.word, audit.forward_mode.word)
         assert answers == ("yes", "consistent", "agrees")
         assert audit.rule == ('silu(x, rule="exact")' if f is silu else None)
-
-
-def test_the_silu_of_two_bits_is_never_exact() -> None:
-    """Its slopes are 0, 0.5 and 1; below -2 it has the wrong sign."""
-    audits = [pg.audit(f, -4, 4) for f in (Silu, Silu.apply)]
-    assert [audit.name for audit in audits] == ["Silu", "Silu"]
-    for audit in audits:
-        regions = [(r.low, r.high, *r.positive) for r in audit.regions]
-        outer = [(-4, -2, "biased", 1, 1), (2, 4, "biased", 1, 1)]
-        assert regions == [outer[0], (-2, 0, "cut", 0, 0), (0, 2, "biased", 0.5, 0.5), outer[1]]
-        assert audit.shares["grad > 0"] == {"biased": pytest.approx(0.75), "cut": pytest.approx(0.25)}
-        assert audit.rule is None
-        assert str(audit).count("biased 1, wrong sign") == 2
 
 
 def test_linear_in_grad_tells_sign_and_size_apart() -> None:
@@ -248,19 +178,6 @@ def test_forward_mode_and_vmap_are_compared_with_the_gradient() -> None:
     assert (new.forward_mode.word, new.vmap.word) == ("agrees", "agrees")
 
 
-def test_infinite_and_nan_x_and_grad_are_answered() -> None:
-    audit = pg.audit(lambda x: pg.clamp(x, -1, 1), -2, 2)
-    rows = {(row.x, row.grad): (row.y, row.grad_x) for row in audit.not_finite if not math.isnan(row.x)}
-    infinite = {(math.inf, 1): (1, 1), (math.inf, -1): (1, 0), (-math.inf, 1): (-1, 0), (-math.inf, -1): (-1, -1)}
-    assert rows == {**infinite, (0, 1): (0, 1), (0, -1): (0, -1)}
-    assert [row.grad_x for row in audit.not_finite if math.isnan(row.x)] == [1, -1]
-    assert (audit.infinite_grad.word, audit.nan_grad.word) == ("no NaN", "passes")
-    zero = pg.audit(lambda x: pg.clamp(x, -1, 1, rule="zero"), -2, 2)
-    assert (zero.nan_grad.word, zero.nan_grad.detail) == ("passes in part", "at 50% of the points")
-    times_0 = pg.audit(make_function(clamped, lambda g, x: g * inside(x)), -2, 2)
-    assert (times_0.infinite_grad.word, times_0.infinite_grad.detail) == ("makes NaN", "at 50% of the points")
-
-
 def test_half_precision_overflows_underflows_or_is_refused() -> None:
     def no_half(x: Tensor) -> Tensor:
         if x.dtype is torch.float16:
@@ -346,30 +263,6 @@ def test_a_function_that_refuses_float64_is_audited_in_float32(refuses: Exceptio
     assert audit.float16.word == "as float64"
 
 
-def test_a_kink_is_at_the_number_that_a_person_wrote_and_measured_there() -> None:
-    """0.2 * 2.5 + 0.5 is 1 to a few floats beside 2.5."""
-    kinks = pg.audit(lambda x: torch.clamp(0.2 * x + 0.5, 0, 1), -4, 4, points=201).kinks
-    assert [kink.low for kink in kinks] == [-2.5, 2.5]
-    cusps = pg.audit(lambda x: (x - 0.3).abs().sqrt() + x.clamp(-1, 1).acos(), -2, 2).kinks
-    assert [(kink.low, kink.positive.kind) for kink in cusps] == [(-1, "kink"), (0.3, "kink"), (1, "kink")]
-    small = pg.audit(lambda x: x.clamp(1e-8, 1), -1, 1.5, points=201)
-    assert [kink.low for kink in small.kinks] == [1e-8, 1]
-    assert "\n  1e-08 " in str(small)
-
-
-def test_a_part_without_a_gradient_ends_at_the_exact_number() -> None:
-    spoiled = make_function(lambda x: x * 1, lambda g, x: torch.where(x > 1, torch.nan, g))
-    regions = pg.audit(spoiled, -2, 2, points=101).regions
-    ends = [(r.low, r.high, r.has_low, r.has_high, r.positive.kind) for r in regions]
-    assert ends == [(-2, 1, True, True, "exact"), (1, 2, False, True, "undefined")]
-    of_one_sign = make_function(torch.clone, lambda g, x: torch.where((x == 0.5) | ((x > 1) & (g < 0)), torch.nan, g))
-    cells = [region.cells() for region in pg.audit(of_one_sign, -2, 2, points=101).regions]
-    assert [cell[0] for cell in cells] == ["[-2, 0.5)", "0.5", "(0.5, 1]", "(1, 2]"]
-    assert cells[-1][1:] == ("1", "exact", "undefined nan")
-    first = pg.audit(torch.log, -1, 3, points=101).regions[0]
-    assert (first.high, first.has_high, first.is_high_exact) == (0, True, True)
-
-
 def test_a_module_is_audited_in_float64_and_left_as_it_was() -> None:
     module = torch.nn.Sequential(torch.nn.PReLU(init=0.25), torch.nn.Hardtanh(-0.5, 0.5))
     audit = pg.audit(module, -4, 4)
@@ -413,28 +306,6 @@ def test_json_has_everything_and_only_plain_values() -> None:
     assert plain["not_finite"][0] == {"x": "nan", "grad": 1.0, "y": "nan", "grad_x": 0.0}
     assert plain["vmap"]["word"] == "refused"
     assert {*plain} == {"kind", "torch"} | {*vars(audit)} - {"curves"}
-
-
-def test_the_plot_draws_these_numbers() -> None:
-    pytest.importorskip("matplotlib")
-    figure = pg.audit(lambda x: pg.clamp(x, -1, 1), -2, 2, points=101).plot()
-    forward, kinds, backward = figure.axes
-    lines = {line.get_label(): line for line in backward.lines}
-    for sign, label in ((1, "dL/dx, grad = +1"), (-1, "dL/dx, grad = -1")):
-        x, y = (torch.as_tensor(values) for values in lines[label].get_data())
-        assert y.isnan().any()  # a jump is no slope
-        x, y = x[~y.isnan()], y[~y.isnan()]
-        assert torch.equal(y, inward(torch.full_like(x, sign), x))
-    dots = [tuple(map(list, line.get_data())) for line in backward.lines if line.get_marker() == "o"]
-    assert dots == [([-1, 1], [1, 1]), ([-1, 1], [-1, -1])]
-    assert [text.get_text() for text in kinds.texts] == ["flat", "exact", "pseudo", "pseudo", "exact", "flat"]
-    assert forward.get_title(loc="left").endswith('the same as clamp(x, -1, 1, rule="inward", edge="closed")')
-    assert (backward.get_xlim(), backward.get_xlabel()) == ((-2, 2), "x")
-    assert kinds.get_ylim() == (-0.5, 1.5)
-    assert [[list(map(float, values)) for values in line.get_data()] for line in kinds.lines] == [
-        [[-1, -1], [-0.5, 1.5]],
-        [[1, 1], [-0.5, 1.5]],
-    ]
 
 
 @pytest.mark.parametrize(("count", "last"), [(24, "b"), (25, "and 1 more"), (30, "and 6 more")])

@@ -1,14 +1,23 @@
 """The inputs and parameters that measured points suggest, from records that are written by hand."""
 
 import math
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+import pseudograd as pg
 from pseudograd.look import candidates, measure
 from pseudograd.look.measure import Break, Measured
 from pseudograd.rule import OPS
+from pseudograd.testing.measure.behaviour import gradient_of
+
+from ..written import assert_written
+from . import functions
 
 
 def _measured(x: list[float], y: list[float], up: list[float] | None = None, **more: Any) -> Measured:
@@ -141,3 +150,21 @@ def test_lines_meet_at_the_exact_number_in_every_size(bound: float) -> None:
     f = lambda x: torch.maximum(x, bound + 0.5 * (x - bound))  # noqa: E731
     x = measure._meeting_point(f, low, high, 0.5, 1.0, [], 2.0**-52)
     assert abs(x - bound) <= 1e-14 * abs(bound)
+
+
+def calls_for(f: Callable[[Tensor], Tensor], low: float, high: float, *, edges: bool = False) -> str:
+    """The calls that are tried for f, as an audit and as `what_is` writes them. edges: also with other edges than the default."""
+    m, lines = measure.measure(f, low, high, 65, ()), []
+    gradients = [gradient_of(f, m.x, grad) for grad in candidates.GRADS]
+    for op, others, difference in candidates.forwards(m):
+        calls = list(candidates.candidates(op, others, m, gradients))
+        lines.append(f"{op.name}{others}, {'equal' if difference == 0 else 'near'}: {len(calls)} calls")
+        for call in calls:
+            if edges or (call.case.edge == op.default_edge and not call.case.maximize):
+                lines.append(f"  {call.write()} | {call.write(('low', 'high'), says_default_edge=False)}")
+    return re.sub(r"\d+\.\d{10,}", lambda number: f"{float(number[0]):.9g}", "\n".join(lines))
+
+
+def test_the_calls_that_are_tried_are_written_out() -> None:
+    names = {**vars(functions), "pg": pg, "torch": torch, "calls_for": calls_for, "candidates": candidates}
+    assert_written(Path(__file__).with_name("candidates.txt"), names)

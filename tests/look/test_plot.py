@@ -63,67 +63,20 @@ def _titles(panels: Any) -> list[str]:
 
 
 def names_of_figures() -> dict[str, Any]:
-    return {"pg": pg, "torch": torch, "drawing": drawing}
+    return {"pg": pg, "torch": torch, "rules": pg.rules, "drawing": drawing}
 
 
 def test_what_figures_show_is_written_out() -> None:
     assert_written(Path(__file__).with_name("figures.txt"), names_of_figures())
 
 
-def test_one_rule_has_its_forward_above_both_signs_of_grad() -> None:
+def test_the_axes_that_are_given_become_the_first_panel_above_the_second() -> None:
     ax = pyplot.figure().add_subplot()
     drawn = pg.plot("inward", -1, 1, ax=ax)
     (forward,), (backward,) = drawn.forward, drawn.backward
     assert forward is ax
     assert drawn.figure is ax.figure
     assert forward.get_position().y0 >= backward.get_position().y1
-    assert list(_lines(forward)) == ["y = clamp(x, -1, 1)"]
-    x, y = _curve(forward, "y = clamp(x, -1, 1)")
-    assert torch.equal(y, x.clamp(-1, 1))
-    assert list(_lines(backward)) == [UP, DOWN]
-    x, up = _curve(backward, UP)
-    assert torch.equal(up, (x > -1).double())
-    x, down = _curve(backward, DOWN)
-    assert torch.equal(down, -(x < 1).double())
-    assert (forward.get_xlabel(), forward.get_ylabel()) == ("", "y")
-    assert (backward.get_xlabel(), backward.get_ylabel()) == ("x", "dL/dx")
-
-
-def test_x_runs_over_the_range_and_half_of_it_on_both_sides_or_over_xlim() -> None:
-    (forward,), (backward,) = pg.plot("zero", 0, 4)[1:]
-    x, _ = _curve(forward, "y = clamp(x, 0, 4)")
-    assert (x.min().item(), x.max().item()) == (-2, 6)
-    assert not ((x == 0) | (x == 4)).any()  # the bounds are dots, because the gradient may jump there
-    assert forward.get_xlim() == backward.get_xlim() == (-2, 6)
-    (backward,) = pg.plot("zero", -1, 1, xlim=(-0.5, 7)).backward
-    x, y = _curve(backward, UP)
-    assert (x.min().item(), x.max().item()) == (-0.5, 7)
-    assert torch.equal(y, (x <= 1).double())
-    assert _dots(backward)[0] == ([1], [1])  # -1 is outside
-    assert backward.get_xlim() == (-0.5, 7)
-
-
-@pytest.mark.parametrize(("edge", "share"), [("closed", 1), ("open", 0), ("half", 0.5)])
-def test_dots_are_the_values_at_the_bounds_and_rings_those_beside_them(edge: str, share: float) -> None:
-    for drawn in (pg.plot(f"zero/{edge}"), pg.plot("zero", edge=edge)):
-        (forward,), (backward,) = drawn[1:]
-        assert _dots(backward) == [([-1, 1], [share, share]), ([-1, 1], [-share, -share])]
-        missed = sorted({0.0, 1.0} - {share})
-        for sign, (x, y) in zip((1, -1), _rings(backward), strict=True):
-            for bound in (-1, 1):
-                assert sorted(sign * value for at, value in zip(x, y, strict=True) if at == bound) == missed
-        assert forward.get_title() == f"zero/{edge}"
-        assert _dots(forward) == _rings(forward) == []  # y is continuous
-        look = {line.get_label(): line for line in backward.lines}
-        assert look["_exactly"].get_markerfacecolor() == look["_exactly"].get_color()
-        assert look["_beside"].get_markerfacecolor() == "white"
-        assert _legend(drawn.figure)[-2:] == ["value at a bound", "value just beside it"]
-
-
-def test_a_rule_that_names_its_edge_keeps_it_and_a_rule_without_edge_names_none() -> None:
-    drawn = pg.plot(["zero/half", "zero", "identity"], edge="open", panels="rules")
-    assert _titles(drawn.forward) == ["zero/half", "zero/open", "identity"]
-    assert [_dots(panel)[0][1] for panel in drawn.backward] == [[0.5, 0.5], [0, 0], [1, 1]]
 
 
 def test_maximize_draws_the_rule_of_ascent() -> None:
@@ -132,58 +85,6 @@ def test_maximize_draws_the_rule_of_ascent() -> None:
     assert torch.equal(up, (x < 1).double())  # an ascent step along +1 leads back from below only
     x, down = _curve(backward, DOWN)
     assert torch.equal(down, -(x > -1).double())
-
-
-@pytest.mark.parametrize(
-    ("bounds", "at", "text"),
-    [((None, 1), 1, "x, max=1"), ((0, None), 0, "x, min=0"), ((2, 2), 2, "x, 2, 2")],
-    ids=str,
-)
-def test_one_bound_or_one_point_is_drawn(bounds: tuple[Any, Any], at: float, text: str) -> None:
-    (forward,), (backward,) = pg.plot("zero", *bounds, grad=(1.0,))[1:]
-    assert _dots(backward) == [([at], [1.0])]
-    x, y = _curve(forward, f"y = clamp({text})")
-    assert torch.allclose(y, x.clamp(*bounds))
-    assert (x.min().item(), x.max().item()) == (at - 1, at + 1)
-    for panel in (forward, backward):
-        (shade,) = panel.patches
-        ends = [limit if bound is None else bound for bound, limit in zip(bounds, panel.get_xlim(), strict=True)]
-        assert [shade.get_x(), shade.get_x() + shade.get_width()] == ends
-
-
-def test_a_function_of_the_bounds_is_drawn_by_its_name() -> None:
-    (forward,), (backward,) = pg.plot(pg.familiar.ClampWithGrad.apply, -1, 1, grad=(1.0,))[1:]
-    x, slope = _curve(backward, UP)
-    assert torch.equal(slope, (x > -1).double())
-    assert list(_lines(forward)) == ["y = clamp_with_grad(x, -1, 1)"]
-
-
-def test_values_that_are_not_finite_leave_the_rest_visible() -> None:
-    (forward,), _ = pg.plot(torch.log, xlim=(-1, 4))[1:]
-    x, y = _curve(forward, "y = log(x)")
-    assert torch.equal(y[x > 0], torch.log(x[x > 0]))
-    assert y[x <= 0].isnan().all()
-    assert torch.tensor(forward.get_ylim()).isfinite().all()
-
-
-def test_functions_with_different_values_have_a_forward_and_a_loss_each() -> None:
-    """Beside a rule, or with bounds, a function that takes no bounds is drawn without them."""
-    (forward,), _ = pg.plot(["zero", torch.tanh, torch.nn.Tanh()], -1, 1)[1:]
-    assert list(_lines(forward)) == ["zero", "tanh", "Tanh"]
-    (forward,), (backward,) = pg.plot([torch.tanh, torch.sigmoid], grad=(2.0,))[1:]
-    assert list(_lines(forward)) == ["tanh", "sigmoid"]
-    x, y = _curve(forward, "sigmoid")
-    assert torch.equal(y, torch.sigmoid(x))
-    x, slope = _curve(backward, "sigmoid")
-    assert torch.allclose(slope, 2 * torch.sigmoid(x) * (1 - torch.sigmoid(x)))
-    assert len({line.get_linestyle() for line in _lines(forward).values()}) == 2
-    drawn = pg.plot([torch.tanh, torch.sigmoid], loss=torch.square)
-    assert [panel.get_ylabel() for panel in drawn.forward] == ["y", "loss"]
-    x, y = _curve(drawn.forward[1], "tanh")
-    assert torch.equal(y, torch.tanh(x) ** 2)
-    assert list(_lines(drawn.backward[0])) == ["dL/dx tanh", "dL/dx sigmoid"]
-    x, y = _curve(drawn.backward[0], "dL/dx tanh")
-    assert torch.allclose(y, 2 * torch.tanh(x) * (1 - torch.tanh(x) ** 2))
 
 
 class _Clamped(torch.autograd.Function):
@@ -353,34 +254,6 @@ def test_axes_need_a_place_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
         ImportError, match=r'matplotlib must be installed, got none. Run pip install "pseudograd\[report\]"'
     ):
         pg.plot("zero")
-
-
-def test_rules_of_another_op_have_its_jumps_and_edges() -> None:
-    drawn = pg.plot(["window", pg.rules.triangle(2.0, 0.5)], op="sign")
-    (forward,) = drawn.forward
-    x, y = _curve(forward, "y = sign(x)")
-    assert torch.equal(y, torch.where(x < 0, -1.0, 1.0).double())
-    assert (_dots(forward), _rings(forward)) == ([([0], [0])], [([0, 0], [-1, 1])])
-    x, slope = _curve(drawn.backward[0], "window")
-    assert torch.equal(slope, (x.abs() < 1).double())
-    x, slope = _curve(drawn.backward[1], "triangle(scale=2.0, height=0.5)")
-    assert torch.allclose(slope, -0.5 * (1 - x.abs() / 2).clamp(min=0))
-    assert "value at a jump" in _legend(drawn.figure)
-    (forward,), (backward,) = pg.plot(pg.rules.window(0.5, 0.25), op="heaviside", grad=(1,))[1:]
-    assert (_dots(forward), _rings(forward)) == ([([0], [1])], [([0], [0])])
-    assert (_dots(backward), _rings(backward)) == ([([-0.5, 0.5], [0.25, 0.25])], [([-0.5, 0.5], [0, 0])])
-    (backward,) = pg.plot("slope/-1", op="abs").backward
-    assert _dots(backward) == [([0], [-1]), ([0], [1])]
-    assert _rings(backward) == [([0], [1]), ([0], [-1])]
-
-
-def test_a_line_breaks_only_where_its_own_value_jumps() -> None:
-    (forward,), (backward,) = pg.plot("identity", op="round")[1:]
-    lines = (forward.lines[1], _lines(backward)[UP])
-    assert [int(torch.as_tensor(line.get_data()[0]).isnan().sum()) for line in lines] == [4, 0]
-    assert _dots(forward) == [([-1.5, -0.5, 0.5, 1.5], [-2, 0, 0, 2])]
-    assert _rings(forward) == [([-1.5, -0.5, 0.5, 1.5], [-1, -1, 1, 1])]
-    assert _dots(backward) == []
 
 
 @folded

@@ -13,13 +13,19 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.look.candidates import Candidate
-from pseudograd.look.what_is import _difference_of_bounds, _is_replace_grad, what_is
+from pseudograd.look.what_is import (
+    _difference_of_bounds,
+    _difference_of_crossed_bounds,
+    _is_replace_grad,
+    what_is,
+)
 from pseudograd.rule import OPS
 from pseudograd.testing.contract.cases import cases_of
 
 from ..choices import folded
 from ..migrate import test_migrate as classes
 from ..watching import Watching
+from ..written import assert_written
 
 HEAD = """\
 import torch
@@ -173,6 +179,21 @@ def test_a_copy_is_known_and_the_line_that_replaces_it_works(tmp_path: Path, nam
     for grad in (torch.ones(3), -torch.ones(3)):
         pair = [torch.autograd.grad(value, names["x"], grad, retain_graph=True)[0] for value in (y, theirs)]
         assert torch.equal(*pair)
+
+
+def text_of(match: Any) -> str:
+    parts = match and (match.meaning, match.instead, match.familiar, match.dtypes, *match.differences, match.defaults)
+    return "\n".join(map(str, parts or ()))
+
+
+def test_what_is_told_of_a_class_is_written_out(tmp_path: Path) -> None:
+    def match_of(text: str) -> str:
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))  # Python would take one file for another of its size
+        folder.mkdir()
+        return text_of(what_is(_class(folder, text)))
+
+    names = {**globals(), "match_of": match_of, "crossed": _difference_of_crossed_bounds}
+    assert_written(Path(__file__).with_name("classes.txt"), names)
 
 
 def test_it_tells_where_a_copy_differs_and_which_dtypes_are_equal(tmp_path: Path) -> None:

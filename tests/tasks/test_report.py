@@ -22,7 +22,7 @@ import pseudograd as pg
 from pseudograd.comparison.variants import INSTALLED, eras
 from pseudograd_tasks import report, sentences
 from pseudograd_tasks.base import Settings
-from pseudograd_tasks.report import terminal
+from pseudograd_tasks.report import figures, terminal
 from pseudograd_tasks.report.figures import display_name, strip
 from pseudograd_tasks.report.results import Results, cell, results_text
 from pseudograd_tasks.report.sources import own_results, run_tasks
@@ -107,8 +107,6 @@ def test_the_opening_is_computed(results: Results) -> None:
     assert "best variant" not in second.sentence
 
 
-<<<<<<< HEAD
-=======
 def test_panels_stand_in_rows_of_four() -> None:
     figure, panels = figures._gallery(5, 1, 2)
     shown = [panel.get_visible() for panel in figure.axes]
@@ -116,7 +114,6 @@ def test_panels_stand_in_rows_of_four() -> None:
     assert figures.pixels(torch.tensor([[[1.5]], [[0.5]], [[math.nan]]])).tolist() == [[[255, 128, 0]]]
 
 
->>>>>>> 735641ac (lint, upgrade: end the search in deep lists; hold what an answer compared)
 def test_verdicts_follow_the_numbers(results: Results) -> None:
     first = set_decibels(results, 0.5, era=5.7, inward=1.25, no_clamp=49.2).sections["retarget"].verdicts
     assert first[0].startswith("Both eras of torch.clamp end alike, at 5.7 dB")  # the name of an only world is left out

@@ -303,14 +303,3 @@ def test_pip_makes_an_environment_from_a_folder_of_wheels(
     err = capfd.readouterr().err
     assert "not installed: unpublished==1. Could not find a version" in err
     assert "not installed: stuck. Cannot install stuck==1 and torch==2.15.0" in err
-
-
-def test_a_new_environment_says_what_could_not_be_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def run(maker: environments._Maker, command: Sequence[str]) -> str:
-        if "venv" in command:
-            maker.folder.mkdir()
-        return "no version" if "a" in command else ""
-
-    monkeypatch.setattr(environments._Maker, "_run", run)
-    environments._make("--to", "torch==2.15.0", BASE, [Package("a", ("a",), False)], tmp_path / "new")
-    assert json.loads((tmp_path / "new" / environments._MISSING).read_text()) == ["not installed: a. no version"]

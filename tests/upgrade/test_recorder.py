@@ -8,19 +8,20 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import pseudograd as pg
 from pseudograd.listen import frames
 from pseudograd.listen.listener import listening
 from pseudograd.listen.program.follow import Enough
 from pseudograd.torch_table.eras import installed_era
-from pseudograd_upgrade.cutting.recorder import ArgumentRecorder
-from pseudograd_upgrade.recorder import CallListener, Recorder, set_seed
+from pseudograd_upgrade.cutting.recorder import ArgumentRecorder, RecordedCall
+from pseudograd_upgrade.recorder import CallListener, Recorder, Session, set_seed
 from pseudograd_upgrade.recording import Schedule
 
 
@@ -152,7 +153,10 @@ def test_an_optimiser_of_a_package_is_no_evaluation() -> None:
 
 
 def test_a_step_with_too_many_tensors_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _record(Recorder(Schedule()), _train)["full_step"] is None
+    content = _record(Recorder(Schedule()), _train)
+    assert (content["full_step"], content["is_ended"], content["errors"]) == (None, False, [])
+    content = _record(Recorder(Schedule(last=2)), _train)
+    assert (len(content["losses"]), content["is_ended"]) == (2, True)
     monkeypatch.setattr("pseudograd_upgrade.recorder.MOST_DIGESTS", 20)
     assert _record(Recorder(Schedule()), _train)["full_step"] == 1
 
@@ -192,6 +196,9 @@ def test_the_arguments_of_the_call_that_is_asked_for_are_copied(kind: str, op: s
     assert torch.equal(tensors["x"], torch.full((3,), float(factor)))
     assert all(torch.equal(tensors[name], grad) for name, grad in arrives.items())
     assert 3 not in recorder.steps, "it ends the program"
+    own = RecordedCall(torch.sigmoid, (torch.ones(1),), {})
+    recorder._follow_outputs(own, (torch.ones(1), 3, torch.ones(1, requires_grad=True)))
+    assert (own.outputs, recorder.noted.lines) == ([2], [])
 
 
 def test_a_node_that_nobody_saw_is_recorded_at_the_call_that_takes_it() -> None:
@@ -204,6 +211,35 @@ def test_a_node_that_nobody_saw_is_recorded_at_the_call_that_takes_it() -> None:
 
     where = {event.origin.op: event.origin.where for event in _record(Recorder(Schedule()), program)["steps"][1]}
     assert where["MulBackward0"] == where["sigmoid"] == where["SigmoidBackward0"] != where["cos"]
+
+
+def test_what_a_checkpoint_repeats_in_a_backward_is_heard() -> None:
+    def program() -> None:
+        checkpoint(
+            lambda x: torch.sigmoid(x).sin(), torch.ones(3, requires_grad=True), use_reentrant=False
+        ).sum().backward()
+
+    ops = [event.origin.op for event in _record(Recorder(Schedule()), program)["steps"][1]]
+    assert ops.count("sigmoid") == 2
+
+
+class _Pin:
+    entered: ClassVar[list[object]] = []
+
+    def __init__(self, edge: str) -> None:
+        self.edge, self.lines = edge, [""]
+
+    def __enter__(self) -> None:
+        self.entered.append((self.edge, self.lines))
+
+
+def test_a_session_enters_its_pin_at_these_lines_and_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pseudograd_upgrade.recorder.pin_edge", _Pin)
+    monkeypatch.setattr("pseudograd_upgrade.recorder.when_dynamo_arrives", lambda change: None)
+    monkeypatch.setattr("pseudograd_upgrade.recorder.hooks.NewThreads", lambda make: make())
+    for settings, entered in (({}, []), ({"pin": "half", "lines": ["a.py:1"]}, [("half", ["a.py:1"])] * 2)):
+        Session.prepare(Session.__new__(Session), settings)  # type: ignore[arg-type]
+        assert _Pin.entered == entered
 
 
 def test_a_seed_is_that_of_every_generator_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import pickle
 import zlib
 from collections.abc import Callable, Sequence
@@ -14,7 +15,7 @@ import torch
 
 from pseudograd_notices.answers import report_upgrade
 from pseudograd_notices.formats import FORMATS
-from pseudograd_upgrade import suite, suite_plugin
+from pseudograd_upgrade import suite, suite_plugin, suite_recorder
 from pseudograd_upgrade.answer import CONVENTION, FAILS, OTHER_OP, OWN
 from pseudograd_upgrade.recording import Schedule, SuiteRun, SuiteTest
 from pseudograd_upgrade.runs import Interpreter, LimitError, open_runner
@@ -365,21 +366,58 @@ def test_a_session_records_each_test_by_itself_under_one_seed(monkeypatch: pytes
     for name in ("on_begin", "on_end"):
         monkeypatch.setattr(watch, name, None)
     monkeypatch.setattr(SuiteSession, "prepare", lambda *_: None)  # it compiles nothing in this process, to its end
-    process: Any = SimpleNamespace(mark=lambda: None)
-    session = SuiteSession({"seed": 0, "schedule": [*Schedule()]}, process)
+    calls: list[object] = []
+    monkeypatch.setattr("pseudograd_upgrade.recorder.shake_after_each_step", lambda: calls.append("shaken"))
+    monkeypatch.setattr(torch, "set_num_threads", calls.append)
+    process: Any = SimpleNamespace(mark=lambda: calls.append("marked"))
+    session = SuiteSession({"seed": 0, "schedule": [*Schedule()], "threads": 2, "is_shaken": True}, process)
     try:
+        assert calls == [2, "shaken", "marked"]
+        assert session.recorder.listener_of_backward is not None
         for name in ("first", "second"):
             watch.begin(name)
             torch.randn(3, requires_grad=True).exp().sum().backward()
             watch.end()
+        watch.begin("third")
+        numbers = [torch.randn(3)]
+        for fixture in ("fixture 1", "fixture 2"):
+            watch.begin(fixture)
+            numbers += [torch.randn(3)] if fixture == "fixture 1" else []
+            watch.end()
+        numbers.append(torch.randn(3, requires_grad=True).exp().detach())
+        monkeypatch.setitem(watch.shared, "third", ["fixture 1", "fixture 2"])
+        watch.end()
+        assert torch.equal(numbers[0], numbers[1])
+        assert torch.equal(numbers[0].exp(), numbers[2])
+        assert session._parts_of("third") == (session.parts["fixture 1"], session.parts["third"])
+        assert session._parts_of("fourth") == (b"",)
     finally:
         session.listening.__exit__(None, None, None)
     assert session.parts["first"] == session.parts["second"] != b""
     assert pickle.loads(zlib.decompress(session.parts["first"] or b""))["steps"]
     full = () if most == 99 else ("after 20,000 tensors of step 1 of first, and of 1 test more",)
+    ops = [event.origin.op for event in pickle.loads(zlib.decompress(session.parts["third"] or b""))["steps"][1]]
+    assert ops == ["randn", "randn", "exp"]
     assert session.content()["errors"] == [*full]
     runs = (SuiteRun("2.13.0", 0, {}, errors=full),) * 2
     assert suite._list_missing(*runs) == tuple(f"not heard: {error}" for error in full)
+
+
+@pytest.mark.parametrize(
+    ("is_main", "worker", "runs", "records"),
+    [(True, "", "", True), (False, "gw0", "", True), (False, "gw0", "own", True), (False, "gw0", "1", False), (False, "", "", False)],
+)  # fmt: skip
+def test_workers_are_recorded_and_processes_that_a_test_starts_are_not(
+    is_main: bool, worker: str, runs: str, records: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite_recorder, "SuiteSession", lambda *_: "recorded")
+    for name, value in (
+        ("PYTEST_XDIST_WORKER", worker),
+        (suite_plugin.RUNS_TESTS, runs.replace("own", str(os.getpid()))),
+    ):
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name, raising=False)
+    process: Any = SimpleNamespace(is_main=is_main)
+    assert (suite_recorder.begin({"settings": {}}, process) == "recorded") == records
 
 
 @pytest.mark.parametrize(("given", "seed"), [("default", 0), (7, 7), ("last", "last")])

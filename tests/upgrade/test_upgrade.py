@@ -17,6 +17,8 @@ import torch
 import pseudograd
 from pseudograd.listen.program import follow
 from pseudograd.torch_table.eras import CLOSED_ERA, era_of, installed_era
+from pseudograd_upgrade.answer import Answer
+from pseudograd_upgrade.cutting.cut import Cut
 from pseudograd_upgrade.differences import leaves_of
 from pseudograd_upgrade.environments import find_environments
 from pseudograd_upgrade.recorder import describe_options
@@ -159,6 +161,28 @@ def test_a_planted_difference_is_named_at_its_line(
     assert all(text in out for text in texts), out
 
 
+def test_the_command_passes_its_options_and_writes_its_files(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    packages = dict.fromkeys("abcdefghij", ("1", "2"))
+
+    def compare(runner: Runner, *pythons: str | None) -> Answer:
+        asked.append((runner.program, runner.seed, runner.limits, *pythons))
+        return Answer("another op", ("2.13.0", "2.15.0"), 3, 1, cut=Cut("program\n", ("1", "2")), packages=packages)
+
+    monkeypatch.setattr("pseudograd_upgrade.upgrade.compare_torches", compare)
+    options = (
+        "--seed 4294967295 --steps 1 --time-limit 0.5 --max-runs 2 -v --cut-out cut.py --json a.json --to torch==2.15.0"
+    )
+    status, out, err = answer(capfd, "upgrade", *options.split(), write_program("pass"), "--epochs", "1")
+    assert (status, out.splitlines()[1][-15:], err.count("-> 2")) == (1, "(-v lists them)", 10)
+    assert asked == [(["train.py", "--epochs", "1"], 2**32 - 1, Limits(0.5, 2, True, 1), None, "torch==2.15.0")]
+    texts = [Path(file).read_text(encoding="utf-8") for file in ("cut.py", "a.json")]
+    assert texts[0] == "program\n# torch 2.13.0 prints 1\n# torch 2.15.0 prints 2\n"
+    assert json.loads(texts[1])["answer"] == "another op"
+
+
 @pytest.mark.program
 def test_a_difference_between_the_recorded_steps_is_found(capfd: pytest.CaptureFixture[str]) -> None:
     """At first only the loss of step 9 is recorded; the steps around it run again."""
@@ -182,23 +206,6 @@ def test_runs_end_after_some_steps_and_the_answer_says_so(capfd: pytest.CaptureF
     assert status == 0, out + err
     assert ": nothing differs; 2 runs, 2 backward passes each\n" in out
     assert "upgrade: --steps ended the runs after 2 backward passes: what comes later was not compared\n" in out
-
-
-@pytest.mark.parametrize(
-    ("seconds", "most", "limit", "cost"),
-    [
-        (300, 16, 4, "300 s: at least 2 runs, about 10 minutes; at most 4, about 20 minutes"),
-        (0.2, None, None, "0 s: at least 2 runs, about 0.1 minutes; runs after the second have only the tests that differ"),
-    ],
-)  # fmt: skip
-def test_the_first_run_tells_the_cost(
-    capfd: pytest.CaptureFixture[str], seconds: float, most: int | None, limit: int | None, cost: str
-) -> None:
-    runner = Runner([], "", 0, Limits(runs=limit))
-    for runner.count in (1, 2):
-        runner._seconds = seconds
-        runner._announce_cost(most)
-    assert capfd.readouterr().err == f"upgrade: the first run took {cost}\n"
 
 
 def test_a_runner_gives_a_run_its_settings_and_reads_what_it_wrote(
@@ -247,6 +254,8 @@ def test_a_runner_gives_a_run_its_settings_and_reads_what_it_wrote(
     lines = capfd.readouterr().err.splitlines()
     assert lines[-4] == "upgrade: run 1: torch 2.13.0 cpu, 1 test"
     assert lines[-1].endswith("; runs after the second have only the tests that differ")
+    minutes = [runner._minutes(2) for runner._seconds in (2, 299, 300)]
+    assert minutes == ["0.1 minutes", "10.0 minutes", "10 minutes"]
     runner.count = 3
     with pytest.raises(LimitError):
         runner.run(python, Schedule())
@@ -275,6 +284,7 @@ def test_short_arguments_without_tensors_are_options() -> None:
     x = torch.ones(2)
     options = describe_options((x, 0.5, [1, x], (1,) * 8, (1,) * 9), {"dim": (0, 1), "out": x})
     assert options == "0.5, (1, 1, 1, 1, 1, 1, 1, 1), dim=(0, 1)"
+    assert len(describe_options(("x" * 300,), {})) == 200
 
 
 LOGISTIC = """\
@@ -357,6 +367,9 @@ def test_a_changed_gradient_is_cut_out(capfd: pytest.CaptureFixture[str]) -> Non
         (["--from", PY, "--to", PY, "--output-file", "no/x", "train.py"], "--output-file must lie where files can be"),
         (["--from", PY, "--to", PY, "gone.py"], "the script must be a file, got 'gone.py'."),
         (["--from", PY, "--to", PY, "--seed", "-1", "train.py"], "--seed must lie in 0 to 4294967295, got -1."),
+        (["--from", PY, "--to", PY, "--seed", "4294967296", "train.py"], "--seed must lie in 0 to 4294967295, got 4294967296."),
+        (["--from", PY, "--to", PY, "--time-limit", "0", "train.py"], "--time-limit must be above 0, got 0.0."),
+        (["--from", PY, "--to", PY, "--max-runs", "1", "train.py"], "--max-runs must be at least 2, got 1."),
         (["--from", PY, "--to", PY, "--steps", "0", "train.py"], "--steps must be at least 1, got 0."),
         (["--from", PY, "--to", PY, "--steps", "3", "-m", "pytest"], "--steps must not come with -m pytest, got both."),
     ],

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from .count.whatif import Change
     from .judge.norms import History, Norm
 
+# The file, the line, and the columns of the expression in bytes: None if it spans lines or is not known.
+Source = tuple[str, int, tuple[int, int] | None]
+
 
 @dataclass(frozen=True)
 class Site(Facts):
@@ -44,8 +47,7 @@ class Site(Facts):
     is_deliberate: bool = False  # a comment of the program, or a pattern of `ignore`, declares the cut deliberate
     order: int = field(default=0, repr=False)  # the rank of its first call, in the order of the backward
     upstream: int = field(default=0, repr=False)  # the set of leaves upstream, as bits
-    # the file, the line, and the columns of the expression in bytes; -1 if it spans lines or is not known
-    source: tuple[str, int, int, int] | None = field(default=None, repr=False)
+    source: Source | None = field(default=None, repr=False)
     is_own: bool = field(default=False, repr=False)  # an op of this library
     own_remedy: str = field(default="", repr=False)  # how to choose another rule for this op
     is_second_order: bool = field(default=False, repr=False)  # made by a backward pass: an op of a second derivative
@@ -115,7 +117,7 @@ class Structural:
     parameters: tuple[str, ...]  # the names of the parameters upstream
     is_deliberate: bool = False
     upstream: int = field(default=0, repr=False)
-    source: tuple[str, int, int, int] | None = field(default=None, repr=False)
+    source: Source | None = field(default=None, repr=False)
     is_final_cut: bool = field(default=True, repr=False)  # no further cut stands between it and the loss
     is_recomputed: bool = field(default=False, repr=False)  # made by a forward that a backward pass runs again
     # the lines that compare its value and choose by it

@@ -100,8 +100,8 @@ def _lines(location: Location) -> dict[str, Any]:
     call, source = location.call, None
     if call is not None:
         span = span_at(call.code, call.instruction)
-        columns = (span[2], span[3]) if span is not None and span[0] == span[1] else (-1, -1)
-        source = (call.code.co_filename, call.line, *columns)
+        columns = span[2:] if span is not None and span[0] == span[1] else None
+        source = (call.code.co_filename, call.line, columns)
     return {
         "where": file_and_line(call),
         "user_where": file_and_line(location.program),

@@ -127,9 +127,8 @@ def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
 # overflows the stack. One node in a thousand therefore has a token in its metadata. When the token ends, `_ended` gets the nodes in front,
 # which live until the next token is made. A number without small factors meets each of several chains that grow side by side.
 STRIDE = 1021
-_PLAIN_TOKENS = (
-    3  # alive at once: as many thousand nodes may end inside each other, and no node of a small graph lives longer
-)
+# Alive at once: so many thousand nodes may end inside each other, and no node of a smaller graph lives longer.
+_PLAIN_TOKENS = 8
 
 
 class _Token:
@@ -152,9 +151,8 @@ def break_chain(node: GraphNode) -> None:
     _tokens[:] = [other for other in _tokens if other() is not None]
     is_plain = len(_tokens) < _PLAIN_TOKENS
     _tokens.append(weakref.ref(token))
-    front = _NodesInFront(
-        token, _ended.append
-    )  # in C: a handler of a signal that raised in a callback in Python would be ignored
+    # The callback is in C: a handler of a signal that raised in a callback in Python would be ignored.
+    front = _NodesInFront(token, _ended.append)
     front.nodes = () if is_plain else node.next_functions
     node.metadata["pseudograd: token"] = front, token  # a tuple drops its last item first
 

@@ -373,16 +373,15 @@ def modules_in(module: nn.Module) -> dict[str, nn.Module]:
     """What `named_modules` yields, by path. It runs no code of the program, whose own `named_modules` may print or make layers."""
     modules: dict[str, nn.Module] = {}
     met = set[int]()
-
-    def add(part: nn.Module, path: str) -> None:
+    ahead = [("", module)]
+    # A function inside that calls itself would be a cycle, which keeps a net alive until the garbage is collected.
+    while ahead:
+        path, part = ahead.pop()
         if id(part) not in met:
             met.add(id(part))
             modules[path] = part
-            for name, child in list(children_of(part).items()):
-                if child is not None:
-                    add(child, f"{path}.{name}" if path else name)
-
-    add(module, "")
+            children = [(name, child) for name, child in children_of(part).items() if child is not None]
+            ahead += [(f"{path}.{name}" if path else name, child) for name, child in reversed(children)]
     return modules
 
 

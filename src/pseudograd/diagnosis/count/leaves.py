@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MOST_NAMELESS = 4096
 _MOST_WITHOUT_VARIABLE = 64  # leaves without a name for which the next search looks again
 _SEARCHES_OF_EACH_STEP = 32  # so many steps search for names; later ones ever less often
-_MANY_NODES = 3_000  # a graph with more may have a chain that needs a break
+_MANY_NODES = 8_000  # a graph with more may have a chain that needs a break
 _MOST_LEAVES = 16_384  # leaves of all kinds: a program may make a new model in every step
 # Nodes that read some entries of a tensor, so that the others get no gradient. _TABLES: those that look rows up by an index.
 _TABLES = "Embedding EmbeddingBag Index IndexSelect Gather Take"

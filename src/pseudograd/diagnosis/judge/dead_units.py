@@ -27,7 +27,7 @@ def are_dead(partly: Partly) -> bool:
         return False
     if partly.units < _LEAST_UNITS or partly.backwards < _LEAST_BACKWARDS:
         return False
-    is_function = site.is_own or not site.op[:1].islower()  # a custom Function has the name of its class
+    is_function = site.is_own or not site.op[0].islower()  # a custom Function has the name of its class
     saturates = is_function or (site.family in _SATURATE and site.cut_share >= DEAD_SHARE * partly.share)
     return saturates and site.elements / partly.units >= _LEAST_CHANCES
 

@@ -80,8 +80,6 @@ def find_fall(layers: Sequence[tuple[str, float]]) -> Fall | None:
     A layer counts with the largest norm from it to the input, because a skip connection brings the gradient past a layer.
     """
     finite = [(name, norm) for name, norm in layers if norm > 0 and math.isfinite(norm)]
-    if len(finite) <= STEPS:
-        return None
     ahead = list(itertools.accumulate((norm for _, norm in reversed(finite)), max))[::-1]
     falls = [math.log10(norm / after) for norm, after in itertools.pairwise(ahead)]
     total = sum(falls)

@@ -36,10 +36,10 @@ def _add_source(record: Site | Structural) -> dict[str, object]:
     values: dict[str, object] = {**plain_record(record), "source": None}
     file_lines = lines_of(record.source[0]) if record.source else []
     if record.source and file_lines:
-        file, line, start, end = record.source
+        file, line, span = record.source
         first = max(line - _LINES_AROUND, 1)
         encoded = (file_lines[line - 1] if line <= len(file_lines) else "").encode()
-        columns = [len(encoded[:at].decode(errors="replace")) for at in (start, end)] if 0 <= start < end else None
+        columns = span and [len(encoded[:at].decode(errors="replace")) for at in span]
         shown = [text.rstrip("\n") for text in file_lines[first - 1 : line + _LINES_AROUND]]
         values["source"] = {"file": file, "first": first, "line": line, "lines": shown, "columns": columns}
     return values

@@ -19,11 +19,14 @@ from ..records import Finding, Report
 
 _WIDTH = 110
 _HEAD_WIDTH, _HEAD_LINES = 80, 12  # of the short report
-_MOST_OF_SUBJECT, _MOST_OF_SENTENCE = (
-    160,
-    240,
-)  # characters of an expression, and of evidence or code, in the short report
-_URGENCY = {"nonfinite": 0, "starved": 1, "unused": 2, "guard": 4}  # the smallest comes first; all other codes have 3
+# characters of an expression, and of evidence or code, in the short report
+_MOST_OF_SUBJECT, _MOST_OF_SENTENCE = 160, 240
+_URGENCY = {
+    "nonfinite": 0,
+    "starved": 1,
+    "unused": 2,
+    "guard": math.inf,
+}  # the smallest comes first; all other codes have 3
 _LINES_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 _fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 _CHANGE = "    {:>20} {:>24} {:>8}  {}"
@@ -67,7 +70,7 @@ def head(report: Report) -> list[str]:
     evidence = shorten(first.evidence, _MOST_OF_SENTENCE, placeholder=" ...")
     rest = f"All {len(findings):,} findings stand below" if len(findings) > 1 else "More stands below"
     code, _, remark = first.next_step.partition("  # ")
-    step = _narrow(shorten(code, _MOST_OF_SENTENCE, placeholder=" ..."), indent="    ", room=4)
+    step = _narrow(shorten(code, _MOST_OF_SENTENCE, placeholder=" ..."), indent="    ")
     step += _narrow(remark, indent="    # ", room=2)
     what = f"{first.code}{where}{f', {subject}' if subject else ''}: {evidence}"
     what += "" if what.endswith(" ...") else "."
@@ -202,7 +205,7 @@ def _largest_changes(changes: Sequence[Change], own: dict[str, Change]) -> Itera
 
     def relative_change(new: Change) -> float:
         old = own[new.parameter]
-        return abs(new.norm - old.norm) / (new.norm + old.norm or 1)
+        return abs(new.norm - old.norm) / (new.norm + old.norm) if new.norm != old.norm else 0.0
 
     changed = [new for new in changes if (new.zero, new.norm) != (own[new.parameter].zero, own[new.parameter].norm)]
     changed.sort(key=relative_change, reverse=True)

@@ -1,6 +1,7 @@
 """Runs in each process of a program that a command follows: it begins when torch has been imported, and writes a part at the end.
 
-A part is written whole or not at all: at a normal end, at SIGTERM and at os._exit. A process that ends in another way leaves only its mark.
+A part is written whole or not at all: at a normal end, at os._exit, and at SIGTERM in the process that the command started. A process that
+ends in another way leaves only its mark.
 """
 
 from __future__ import annotations
@@ -166,7 +167,8 @@ def begin(folder: str) -> None:
     _before_exit(process)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=process.forked)
-    _before_sigterm(process)  # a child forgets what its parent saw before SIGTERM reaches the child
+    if process.is_main:
+        _before_sigterm(process)  # a child forgets what its parent saw before SIGTERM reaches the child
     if _is_being_spawned():
         process.await_bootstrap()
     else:
@@ -222,7 +224,11 @@ def _before_exit(process: Process) -> None:
 
 
 def _before_sigterm(process: Process) -> None:
-    """Write before SIGTERM ends the process, if the program does not handle SIGTERM. The program does not see our handler."""
+    """Write before SIGTERM ends the process, if the program does not handle SIGTERM. The program does not see our handler.
+
+    Its children have none. A handler in Python waits for the main thread to return to Python, and one that waits in C++, as for a rank that
+    never comes, would live on although its parent ends it.
+    """
     if threading.current_thread() is not threading.main_thread() or not hasattr(os, "kill") or os.name == "nt":
         return
     set_handler, handler_of = signal.signal, signal.getsignal
@@ -237,7 +243,7 @@ def _before_sigterm(process: Process) -> None:
 
     @functools.wraps(set_handler)
     def set_visible_handler(number: int, handler: Handler) -> object:
-        is_default = number == signal.SIGTERM and handler == signal.SIG_DFL
+        is_default = number == signal.SIGTERM and handler == signal.SIG_DFL and process.is_main
         return hide_ours(set_handler(number, stop if is_default else handler))
 
     @functools.wraps(handler_of)
@@ -252,9 +258,14 @@ def _before_sigterm(process: Process) -> None:
     def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, masks.before)
 
+    def unblock_in_child() -> None:
+        if handler_of(signal.SIGTERM) is stop:
+            set_handler(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
     if handler_of(signal.SIGTERM) == signal.SIG_DFL:
         set_handler(signal.SIGTERM, stop)
     # A child forgets a signal that has a handler and arrives before the child leaves os.fork.
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=unblock)
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=unblock_in_child)
     patches.SET_SIGNAL.apply(lambda hidden: set_visible_handler)
     patches.GET_SIGNAL.apply(lambda hidden: visible_handler_of)

@@ -23,7 +23,7 @@ def count_cut(site: Site) -> str:
 def _name_slope(site: Site) -> str:
     if site.op == HOOK:
         return "the hook returns"
-    if site.op[:1].islower():
+    if site.op[0].islower():
         return f"the slope of this {site.op} is"
     return f"the backward of {site.op.removesuffix('Backward')} returns"  # a custom Function has the name of its class
 

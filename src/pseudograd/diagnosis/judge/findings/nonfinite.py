@@ -44,15 +44,13 @@ _WHY = {
     "weights": "the gradients before it were finite: the weights were made or loaded so, or a step made them so, as by too large a rate",
 }
 _MASKED = ". What arrives at these entries is 0, as behind a where, a mask, a clamp or a square, and 0 * inf is nan"
-# The smallest x with a finite slope in each dtype, with room for a gradient that is larger than 1.
-_LEAST = {
-    "root": {torch.float16: 1e-4, torch.float64: 1e-16},
-    "division": {torch.float16: 1e-2, torch.float64: 1e-16},
-    "log": {torch.float16: 1e-3, torch.float64: 1e-16},
-    "arc": {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float64: 1e-12},
+# The smallest x with a finite slope in each dtype, with room for a gradient that is larger than 1. None: in all other dtypes.
+_LEAST: dict[str, dict[torch.dtype | None, str]] = {
+    "root": {torch.float16: "0.0001", torch.float64: "1e-16", None: "1e-12"},
+    "division": {torch.float16: "0.01", torch.float64: "1e-16", None: "1e-06"},
+    "log": {torch.float16: "0.001", torch.float64: "1e-16", None: "1e-12"},
+    "arc": {torch.float16: "0.002", torch.bfloat16: "0.02", torch.float64: "1e-12", None: "1e-06"},
 }
-_LEAST_HALF = 3e-8
-_USUAL_LEAST = {"root": 1e-12, "division": 1e-6, "log": 1e-12, "arc": 1e-6}
 # What to write where the line cannot be rewritten, and a remark.
 _CLAUSES = {
     "softmax": (
@@ -224,7 +222,7 @@ def _explain(birth: Birth) -> str:
             f"the {'forward' if birth.is_forward else 'backward'} of {birth.op} makes it from values that are finite",
         )
     if birth.dtype is torch.float16 and birth.kind in _LEAST:
-        why += f"; an epsilon below {_LEAST_HALF:.0e} is 0 in float16"
+        why += "; an epsilon below 3e-08 is 0 in float16"
     if birth.origin:
         entered = f"a value that enters is not finite: it came in with the forward, from {birth.origin}"
         why = entered if birth.kind == "broken input" else f"{why}; {entered}"
@@ -269,7 +267,6 @@ def _advise(birth: Birth, expression: str, are_weights_half: bool) -> str:
 def _mend(birth: Birth) -> str:
     """The source of what to write in place of the x that enters: its result and its slope are finite."""
     kind, op, dtype = birth.kind, birth.op, birth.dtype
-    least = _least(birth, "arc" if op in ("Log1P", "Logit") else kind)
     if kind == "half result":
         return "x.float()"
     if kind == "softmax":
@@ -277,6 +274,9 @@ def _mend(birth: Birth) -> str:
         return f"x.clamp(-{end}, {end})"
     if kind == "overflow":  # a loss squares it
         return f"x.clamp(max={ {torch.float16: 5, torch.float64: 350}.get(dtype, 40) })"
+    if kind == "factor":
+        return "torch.where(x.isfinite(), x, 0)"
+    least = _least(birth, "arc" if op in ("Log1P", "Logit") else kind)
     if birth.divides_by_number:  # abs() takes a number of Python, too
         return f"({1 if birth.is_masked else least} if abs(x) < {least} else x)"
     if dtype.is_complex or (kind == "division" and op in (*_DIVIDING, "Reciprocal")):
@@ -285,13 +285,11 @@ def _mend(birth: Birth) -> str:
         return f"x.clamp(min=1 + {least})" if op == "Acosh" else f"x.clamp(-1 + {least}, 1 - {least})"
     if op == "Logit":
         return f"x.clamp({least}, 1 - {least})"
-    if kind == "factor":
-        return "torch.where(x.isfinite(), x, 0)"
     return f"x.clamp(min={'-1 + ' if op == 'Log1P' else ''}{least})"
 
 
 def _least(birth: Birth, kind: str) -> str:
-    return f"{_LEAST.get(kind, {}).get(birth.dtype, _USUAL_LEAST.get(kind, 0.0)):g}"
+    return _LEAST[kind].get(birth.dtype, _LEAST[kind][None])
 
 
 def _rewrite(expression: str, birth: Birth, mend: str) -> str:
