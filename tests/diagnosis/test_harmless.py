@@ -391,6 +391,7 @@ def test_twenty_different_errors_are_kept_with_their_counts_and_the_others_count
     errors = harmless.Errors()
     for place in range(25):
         errors.note(f"place {place}", ValueError("x"))
+    assert harmless._describe(ValueError("y" * 201 + "\nz")) == f"ValueError: {'y' * 200}"
     for place in (0, 19, 24):  # the last is one of those that are only counted
         errors.note(f"place {place}", ValueError("x"))
     twice = [f"place {place}: ValueError: x, 2 times" for place in (0, 19)]

@@ -1,24 +1,182 @@
 """Both sides of each number that decides whether something is a finding, and every text that depends on a kind of op."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from pseudograd.diagnosis import processes
+from pseudograd.diagnosis.judge import advice
 from pseudograd.diagnosis.judge.dead_units import are_chosen_out, are_dead, calm_lines, group_dead
 from pseudograd.diagnosis.judge.findings import convention, nonfinite, vanish
 from pseudograd.diagnosis.judge.norms import Fall, find_fall
 from pseudograd.diagnosis.judge.starving import _agree, _siblings
 from pseudograd.diagnosis.judge.statements import name_of_optimiser
-from pseudograd.diagnosis.records import Partly, Site
+from pseudograd.diagnosis.records import Partly, Site, Structural
+from pseudograd.torch_table.eras import ERAS, installed_era
 
 
 def site(**fields: Any) -> Site:
     counts = {"calls": 1, "elements": 1024, "arrived": 1000, "cut": 0, "cut_magnitude": 0.0, "nonfinite": 0}
     texts = {"op": "relu", "where": "a.py:1", "user_where": "a.py:1", "expression": "f(x)", "module": None}
     return Site(**{**texts, **counts, "family": "relu", **fields})
+
+
+# --- sites --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_shares_of_a_site_and_the_entries_that_are_nan() -> None:
+    full = site(cut=500, recoverable=125, magnitude=8.0, cut_magnitude=2.0, at_bound=100, below=200, above=50)
+    shares = full.cut_share, full.cut_magnitude_share, full.recoverable_share, full.at_bound_share, full.cut_at_nan
+    assert shares == (0.5, 0.25, 0.25, 0.1, 150)
+    assert replace(full, at_bound=400).cut_at_nan == 0
+    for empty in (site(arrived=0), site(cut=0, magnitude=math.inf), replace(full, cut=0, below=None, magnitude=0.0)):
+        assert (empty.cut_share, empty.cut_magnitude_share, empty.recoverable_share, empty.cut_at_nan) == (0, 0, 0, 0)
+    assert replace(full, above=None).cut_at_nan == site(arrived=0, at_bound=3).at_bound_share == 0
+
+
+CALM = [
+    ({}, False),
+    ({"is_subtracted": True}, True),
+    ({"reuses_input": True}, True),
+    ({"reuses_input": True, "recoverable": 0}, True),
+    ({"reuses_input": True, "recoverable": 1}, False),
+    *(({name: True}, False) for name in ("has_only_lower_bound", "has_guards_alone", "is_floor_of_loss")),
+    *(
+        ({name: True, "recoverable": 0}, True)
+        for name in ("has_only_lower_bound", "has_guards_alone", "is_floor_of_loss")
+    ),
+    ({"recoverable": 0}, False),
+]
+GUARDING = [
+    *(({name: True}, True) for name in ("has_guard_bound", "is_before_pole", "is_before_exp", "has_no_upper_bound")),
+    ({"has_no_upper_bound": True, "has_only_lower_bound": True}, False),
+    ({"has_only_lower_bound": True}, False),
+]
+INFINITE = [
+    ({"nonfinite": 1, "cut": 1, "cut_magnitude": math.inf}, True),
+    ({"nonfinite": 0, "cut": 1, "cut_magnitude": math.inf}, False),
+    ({"nonfinite": 1, "cut": 0, "cut_magnitude": math.nan}, False),
+    ({"nonfinite": 1, "cut": 1, "cut_magnitude": 2.0}, False),
+]
+PROPERTIES = [("is_calm_clip", *row) for row in CALM] + [("may_guard", *row) for row in GUARDING]
+PROPERTIES += [("is_guard", *row) for row in INFINITE]
+
+
+@pytest.mark.parametrize(("name", "fields", "answer"), PROPERTIES)
+def test_what_an_op_is_for(name: str, fields: dict[str, Any], answer: bool) -> None:
+    assert getattr(site(**fields), name) is answer
+
+
+MEANT = "None, if the clip is meant: "
+INTENT = "None, if {}. Else compare a training with rule='inward'{}."
+PASSED = ", which passes 100 % of what is cut"
+OVERRIDE = "with pseudograd.override(clamp=lambda site: 'inward' if site.is_at('a.py:1') else None): ...  # around the training step"
+ASCENDING = "pseudograd.clamp(..., maximize=True)"
+OF_CLAMPS: list[tuple[dict[str, Any], str]] = [
+    ({}, f"{OVERRIDE}: it passes 100 % of what is cut{advice._UNLESS_MEANT}"),
+    ({"recoverable": 25}, f"{OVERRIDE}: it passes 5.0 % of what is cut{advice._UNLESS_MEANT}"),
+    (
+        {"recoverable": 24},
+        f"{MEANT}95.2 % of what is cut would only lead further outside, as with free bits, or in the clipped loss of ",
+    ),
+    ({"recoverable": None}, INTENT.format(advice._UNSEEN, "")),
+    ({"has_guard_bound": True}, INTENT.format(advice._GUARDS, PASSED)),
+    ({"has_guard_bound": True, "direction": "ascent"}, INTENT.format(advice._GUARDS, f", maximize=True{PASSED}")),
+    ({"is_ceiling": True, "is_addend": True, "above": 1, "below": 0}, INTENT.format(advice._LEAVES_OUT, PASSED)),
+    ({"is_ceiling": True, "is_addend": True, "above": 1, "below": 1}, OVERRIDE),
+    ({"is_ceiling": True, "is_addend": True, "above": 0, "below": 0}, OVERRIDE),
+    ({"is_ceiling": True, "is_addend": False, "above": 1, "below": 0}, OVERRIDE),
+    ({"is_window": True, "cut": 998, "recoverable": 998}, INTENT.format(advice._ZERO_IS_MEANT, PASSED)),
+    ({"is_activation": True}, INTENT.format(advice._ZERO_IS_MEANT, PASSED)),
+    ({"has_only_lower_bound": True}, INTENT.format(advice._ZERO_IS_MEANT, PASSED)),
+    ({"is_window": True, "cut": 999, "recoverable": 999}, OVERRIDE),
+    ({"steep_op": "exp"}, f"{MEANT}outside, the slope of exp grows without end"),
+    ({"where": "?"}, advice._UNKNOWN_LINE),
+    ({"where": "?", "recoverable": None}, advice._UNKNOWN_LINE),
+    (
+        {"direction": "ascent"},
+        f"{ASCENDING}  # in place of this call, as its optimizer ascends: it passes",
+    ),
+    (
+        {"direction": "unknown"},
+        f"If the program adds this gradient to x, {ASCENDING} in place of this call. If it subtracts it: {OVERRIDE}",
+    ),
+    (
+        {"within": "f"},
+        "Write this call out in torch's own functions: override does not reach the clamp inside f, which torch",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "start"), OF_CLAMPS)
+def test_the_advice_at_a_clamp(fields: dict[str, Any], start: str) -> None:
+    clamp = site(**{"op": "clamp", "family": "clamp", "cut": 500, "recoverable": 500, **fields})
+    assert advice.advise(clamp, SimpleNamespace(values=[], sites=[])).startswith(start)
+
+
+OTHERS = [
+    ({"family": "round"}, "with pseudograd.override(round=lambda site: 'identity'"),
+    ({"family": "relu", "direction": "ascent"}, "with pseudograd.override(relu=lambda site: 'leaky'"),
+    ({"family": None, "op": "mul"}, "Print the other factor"),
+    ({"family": None, "own_remedy": "another"}, "another"),
+    ({"family": None}, "Look at the values that enter here: print their range."),
+]
+
+
+@pytest.mark.parametrize(("fields", "start"), OTHERS)
+def test_the_advice_at_another_op(fields: dict[str, Any], start: str) -> None:
+    assert advice.advise(site(**fields), SimpleNamespace()).startswith(start)
+
+
+def test_a_pin_stays_away_from_a_guard_that_it_would_open() -> None:
+    era, newer = installed_era(), next(name for name in ERAS if name != installed_era())
+    pin = f"with pseudograd.pin_edge({newer!r}): ...  # around the training step; compare a training with it"
+    infinite = {
+        "op": "clamp",
+        "family": "clamp",
+        "nonfinite": 1,
+        "cut": 1,
+        "cut_magnitude": math.inf,
+        "where": "b.py:2",
+    }
+    opened = site(**infinite, at_bound=1, eras={era: 0.0, newer: 1.0})
+    for guard, is_kept in (
+        (opened, False),
+        (replace(opened, at_bound=0), True),
+        (replace(opened, eras={era: 1.0, newer: 1.0}), True),
+        (replace(opened, eras={era: 0.0}), True),
+        (replace(opened, nonfinite=0), True),
+    ):
+        evidence = SimpleNamespace(sites=[site(), guard])
+        assert (advice.guard_against(newer, evidence) is None) is is_kept
+        advised = advice.pin(site(op="clamp", family="clamp"), newer, evidence)
+        kept_out = f"{OVERRIDE}: a pin would pass what is not finite at b.py:2{advice.COMPARE}"
+        assert advised == (pin if is_kept else kept_out)
+    inside = advice.pin(site(within="f"), newer, evidence)
+    assert inside.startswith("Write this call out in torch's own functions: pin_edge does not reach")
+    assert advice.pin(site(within="f", where="?"), newer, evidence) == pin
+
+
+# --- several processes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answers", "answer"), [((True, False), True), ((False, None), None), ((False, False), False), ((None, True), True)]
+)
+def test_a_cut_in_several_processes_reaches_the_loss_of_one(answers: Any, answer: bool | None) -> None:
+    cuts = [Structural("detach", "a.py:1", "a.py:1", "x", 2, each, (str(each),)) for each in answers]
+    merged = processes._merge_cuts(cuts)
+    names = tuple(dict.fromkeys(map(str, answers)))
+    assert (merged.reaches_loss, merged.calls, merged.parameters) == (answer, 4, names)
+
+
+def test_the_counts_of_several_processes_are_added_up() -> None:
+    total = processes._sum_sites([site(cut=1, sides={"below-": 1}), site(cut=2, at_bound=3, sides={"below-": 4})])
+    assert (total.cut, total.calls, total.at_bound, total.recoverable, total.sides) == (3, 2, 3, None, {"below-": 5})
 
 
 # --- dead units ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from torch.nn.parallel import DataParallel
 
 from pseudograd.diagnosis import diagnose
 from pseudograd.diagnosis.count.names import unwrapped
+from pseudograd.listen import variables
 
 from .checks import define, diagnosed
 
@@ -147,3 +148,9 @@ def test_no_module_is_searched_for_leaves_that_are_new_in_each_step(monkeypatch:
             (slope,) = torch.autograd.grad(net(mixed).sum(), mixed, create_graph=True)
             slope.square().sum().backward()
         assert searches == []
+
+
+def test_an_object_with_two_names_is_looked_into_once() -> None:
+    parts, search = [1, 2, 3], variables._Search([0])
+    search.look_into([("first", parts), ("second", parts)])
+    assert search._objects == 5

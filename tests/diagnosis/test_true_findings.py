@@ -7,6 +7,7 @@ import json
 import linecache
 import math
 import re
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -575,10 +576,10 @@ def test_a_gradient_that_vanishes_is_a_finding_with_its_fall_and_its_cause() -> 
 def _cut_three(ignore: list[str]) -> Diagnosis:
     x, teacher = nn.Parameter(torch.tensor([3.0, 0.5])), nn.Parameter(torch.tensor([5.0]))
     with diagnose(nn.ParameterDict({"student": x, "teacher": teacher}), ignore=ignore) as d:
-        first = x.clamp(0, 1)
         second = x.clamp(0, 2)  # pseudograd: deliberate, the picture's range
         # pseudograd: deliberate
         third = x.clamp(0, 1.5)
+        first = x.clamp(0, 1)
         (first + second + third).sum().backward()
     return d
 
@@ -674,7 +675,10 @@ def test_the_page_s_placeholders_are_data_where_a_program_holds_them(tmp_path: P
     d = diagnosed(lambda: loss(nn.Parameter(torch.full((4,), 5.0))))
     page = d.write_html(tmp_path / "page.html").read_text()
     data = re.search(r'id="data">(.*?)</script>', page, re.S)
-    assert "%TEXT% and %DATA%" in json.dumps(json.loads(data[1]))
+    (site, *_) = json.loads(data[1])["sites"]
+    lines = ["def program(w):", "    # %TEXT% and %DATA%", "    return w.clamp(-1, 1).sum()"]
+    assert (site["source"]["first"], site["source"]["line"], site["source"]["lines"]) == (1, 3, lines)
+    assert site["source"]["columns"] == ([11, 32] if sys.version_info >= (3, 11) else None)
 
 
 @pytest.mark.parametrize(("start", "is_outside"), [([0.0, 0.2, 0.5, 1.0], True), ([0.0, 0.0], False)])

@@ -40,7 +40,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
             continue  # it trains by another line
         causes = [record.cause for record in evidence.starved if record.parameter == name and record.cause is not None]
         is_cut_first = any((cause.where, cause.expression) != advice.line_of(value) for cause in causes)
-        clip = advice.clip_parameter(sites[0], evidence) if sites and not is_cut_first else None
+        clip = advice.clip_parameter(sites[0], evidence) if not is_cut_first else None
         climbs = " with maximize=True" if any(site.direction == ASCENT for site in sites) else ""
         yield KIND.call_finding(
             value.location,
@@ -59,11 +59,7 @@ def _advise(shares: dict[str, float], name: str, sites: Sequence[Site], evidence
     better = [era for era, share in shares.items() if share > shares.get(installed_era(), 1.0)]
     if better and advice.guard_against(better[0], evidence) is None:
         return f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}{advice.COMPARE}"
-    return (
-        advice.pin(sites[0], better[0], evidence)
-        if better and sites
-        else f"{start[0].upper()}{start[1:]}{advice.COMPARE}."
-    )
+    return advice.pin(sites[0], better[0], evidence) if better else f"{start[0].upper()}{start[1:]}{advice.COMPARE}."
 
 
 def _describe(value: Values, shares: dict[str, float], name: str | None, is_only_way: bool) -> str:
