@@ -1,22 +1,28 @@
 """Both sides of each number that decides whether something is a finding, and every text that depends on a kind of op."""
 
 import math
-from dataclasses import replace
+import sys
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from pseudograd.diagnosis import processes
+from pseudograd.diagnosis.count.norms import Facts
 from pseudograd.diagnosis.judge import advice
 from pseudograd.diagnosis.judge.dead_units import are_chosen_out, are_dead, calm_lines, group_dead
-from pseudograd.diagnosis.judge.findings import convention, nonfinite, vanish
+from pseudograd.diagnosis.judge.findings import convention, edge, nonfinite, vanish
 from pseudograd.diagnosis.judge.norms import Fall, find_fall
 from pseudograd.diagnosis.judge.starving import _agree, _siblings
-from pseudograd.diagnosis.judge.statements import name_of_optimiser
-from pseudograd.diagnosis.records import Partly, Site, Structural
+from pseudograd.diagnosis.judge.statements import find_unread, name_of_optimiser
+from pseudograd.diagnosis.records import Copied, Finding, Partly, Site, Starved, Structural
+from pseudograd.listen import frames
 from pseudograd.torch_table.eras import ERAS, installed_era
+
+from .checks import define
 
 
 def site(**fields: Any) -> Site:
@@ -35,7 +41,32 @@ def test_the_shares_of_a_site_and_the_entries_that_are_nan() -> None:
     assert replace(full, at_bound=400).cut_at_nan == 0
     for empty in (site(arrived=0), site(cut=0, magnitude=math.inf), replace(full, cut=0, below=None, magnitude=0.0)):
         assert (empty.cut_share, empty.cut_magnitude_share, empty.recoverable_share, empty.cut_at_nan) == (0, 0, 0, 0)
+    assert (replace(full, recoverable=None).recoverable_share, replace(full, at_bound=None).cut_at_nan) == (0, 250)
+    assert (replace(full, at_bound=None).at_bound_share, partly(units=0).share) == (0, 0)
     assert replace(full, above=None).cut_at_nan == site(arrived=0, at_bound=3).at_bound_share == 0
+
+
+# The fields that only this process reads, and those that are not empty unless said.
+HIDDEN: dict[type, tuple[set[str], dict[str, object]]] = {
+    Site: (
+        {"order", "upstream", "source", "is_own", "own_remedy", "is_second_order", "direction"},
+        {"direction": "descent"},
+    ),
+    Structural: ({"upstream", "source", "is_final_cut", "is_recomputed", "compared_at"}, {"is_final_cut": True}),
+    Starved: ({"is_unstepped", "is_in_all", "reason"}, {"is_in_all": True}),
+    Partly: ({"drops", "own_choice"}, {}),
+    Copied: (set(), {}),
+    Finding: ({"is_muted", "other_pin"}, {"share": 1.0}),
+}
+
+
+@pytest.mark.parametrize("kind", HIDDEN)
+def test_what_a_record_shows_and_what_it_holds_unless_said(kind: Any) -> None:
+    hidden = {field.name for field in fields(kind) if not field.repr}
+    facts = {field.name for field in fields(Facts)} if kind is Site else set()
+    truthy = {field.name: field.default for field in fields(kind) if field.default and field.default is not MISSING}
+    assert (hidden - facts, truthy) == HIDDEN[kind]
+    assert facts <= hidden
 
 
 CALM = [
@@ -148,7 +179,7 @@ def test_a_pin_stays_away_from_a_guard_that_it_would_open() -> None:
         (opened, False),
         (replace(opened, at_bound=0), True),
         (replace(opened, eras={era: 1.0, newer: 1.0}), True),
-        (replace(opened, eras={era: 0.0}), True),
+        (replace(opened, eras={}), True),
         (replace(opened, nonfinite=0), True),
     ):
         evidence = SimpleNamespace(sites=[site(), guard])
@@ -159,6 +190,69 @@ def test_a_pin_stays_away_from_a_guard_that_it_would_open() -> None:
     inside = advice.pin(site(within="f"), newer, evidence)
     assert inside.startswith("Write this call out in torch's own functions: pin_edge does not reach")
     assert advice.pin(site(within="f", where="?"), newer, evidence) == pin
+
+
+EDGES = [
+    ({}, True),
+    ({"at_bound": 0}, False),
+    ({"eras": dict.fromkeys(ERAS, 1.0)}, False),
+    ({"has_guards_alone": True}, False),
+    ({"next_cuts_at_bound": True}, False),
+]
+
+
+@pytest.mark.parametrize("passes", ERAS)
+@pytest.mark.parametrize(("fields", "is_edge"), EDGES)
+def test_gradients_at_a_bound_are_an_edge_where_the_eras_differ(passes: str, fields: Any, is_edge: bool) -> None:
+    era = installed_era()
+    eras = {name: float(name == passes) for name in ERAS}
+    bound = site(**{"op": "clamp", "family": "clamp", "at_bound": 1, "eras": eras, **fields})
+    leaves = SimpleNamespace(unpack=lambda mask: [])
+    evidence = SimpleNamespace(suspects=[bound], sites=[bound], nonfinite=None, leaves=leaves, values=[])
+    causes = [(finding.share, finding.cause) for finding in edge.KIND.find(evidence)]
+    (other,) = {*ERAS} - {era}
+    cuts = f"; {other} cuts there" if passes == era else ", which cuts there"
+    assert causes == [(1e-3, f"this torch is of the era {era}{cuts}")] * is_edge
+    evidence.nonfinite = SimpleNamespace(is_finding=True)
+    evidence.suspects = [replace(bound, nonfinite=1)]
+    assert [*edge.KIND.find(evidence)] == []
+
+
+def behind(**of_step: Any) -> tuple[Site, Any]:
+    """A clamp, and the evidence about it and about a round nearer to its one leaf, which starves."""
+    bound = site(op="clamp", family="clamp", order=1, upstream=1, eras=dict.fromkeys(ERAS, 0.5), cut=1, at_bound=1)
+    step = site(**{"family": "round", "order": 2, "upstream": 3, "cut": 1000, **of_step})
+    leaves = SimpleNamespace(unpack=lambda mask: [SimpleNamespace(starves=True)] * (mask & 1))
+    return bound, SimpleNamespace(sites=[bound, step], leaves=leaves)
+
+
+STEPS_BEHIND = [
+    ({}, True),
+    ({"family": "sign"}, True),
+    ({"family": "relu"}, False),
+    ({"order": 1}, False),
+    ({"upstream": 2}, False),
+    ({"cut": 999}, False),
+    ({"cut": 0, "arrived": 0}, True),
+    ({"cut": 0, "arrived": 0, "is_own": True}, False),
+    ({"is_own": True}, True),
+]
+
+
+@pytest.mark.parametrize(("of_step", "is_behind"), STEPS_BEHIND)
+def test_a_step_behind_a_clamp_passes_nothing_in_any_era(of_step: Any, is_behind: bool) -> None:
+    bound, evidence = behind(**of_step)
+    assert (edge.step_behind(bound, evidence) is not None) is is_behind
+    newer = {name: float(name != installed_era()) for name in ERAS}
+    assert edge.is_cut_behind(replace(bound, eras=newer), evidence) is is_behind
+    older = {name: float(name == installed_era()) for name in ERAS}
+    assert edge.is_cut_behind(replace(bound, eras=older), evidence), (
+        "the installed era passes most, and the leaf starves"
+    )
+    assert not edge.is_cut_behind(replace(bound, eras=older, upstream=0), evidence), "no leaf starves"
+    assert edge.is_cut_by_its_era(replace(bound, eras=newer))
+    for other in ({"eras": older}, {"eras": {}}, {"eras": newer, "cut": 2}, {"eras": newer, "cut": 0, "at_bound": 0}):
+        assert not edge.is_cut_by_its_era(replace(bound, **other))
 
 
 # --- several processes ----------------------------------------------------------------------------------------------------
@@ -175,8 +269,10 @@ def test_a_cut_in_several_processes_reaches_the_loss_of_one(answers: Any, answer
 
 
 def test_the_counts_of_several_processes_are_added_up() -> None:
-    total = processes._sum_sites([site(cut=1, sides={"below-": 1}), site(cut=2, at_bound=3, sides={"below-": 4})])
-    assert (total.cut, total.calls, total.at_bound, total.recoverable, total.sides) == (3, 2, 3, None, {"below-": 5})
+    total = processes._sum_sites(
+        [site(cut=1, sides={"below-": 1}), site(cut=2, at_bound=3, sides={"below-": 4}), site(sides={})]
+    )
+    assert (total.cut, total.calls, total.at_bound, total.recoverable, total.sides) == (3, 3, 3, None, {"below-": 5})
 
 
 # --- dead units ---------------------------------------------------------------------------------------------------------
@@ -476,6 +572,63 @@ def test_the_other_factor_is_mended_if_it_is_the_broken_one() -> None:
         assert nonfinite._rewrite(call.format("b"), made, nonfinite._mend(made)) == call.format(
             "torch.where(b.isfinite(), b, 0)"
         )
+
+
+# --- lines whose result nobody reads --------------------------------------------------------------------------------------
+
+
+UNREAD: dict[str, tuple[str | None, str | None]] = {  # if the result is a tensor, and if it is one number
+    "x.clamp(0, 1)": ("x = x.clamp(0, 1)",) * 2,
+    "torch.clamp(x, 0)": ("x = torch.clamp(x, 0)",) * 2,
+    "F.relu(x)": ("x = F.relu(x)",) * 2,
+    "Own.apply(x)": ("x = Own.apply(x)",) * 2,
+    "torch.where(x, 1, 2)": ("y = torch.where(x, 1, 2)",) * 2,
+    "x.y.clamp(0)": ("y = x.y.clamp(0)",) * 2,
+    "torch.rand()": ("y = torch.rand()",) * 2,
+    **dict.fromkeys(
+        ("x.clamp_(0)", "torch.relu(x, inplace=True)", "torch.abs(x, out=x)", "x.backward()"), (None, None)
+    ),
+    **dict.fromkeys(("x.no_function_of_torch()", "print(x.clamp(0))", "clamp(x)", "(yield x.clamp(0))"), (None, None)),
+    "a = x.clamp(0)": (None, "a"),
+    "a = x.std()": (None, "a"),
+    "a = x.sum()": ("a", "a"),
+    "a = x.clamp(0).mean()": ("a", "a"),
+    "a = x.sum(1)": (None, "a"),
+    "a = x.sum(dim=1)": (None, "a"),
+    "a = x.clamp(0) + 1": (None, None),
+    **dict.fromkeys(
+        ("_a = x.sum()", "a = b = x.sum()", "x.a = x.sum()", "a: int = x.sum()", "a += x.sum()"), (None, None)
+    ),
+    **dict.fromkeys(("a = x.sum(); a += 1", "a = x.sum(); print(a)", "a = x.sum(); locals()"), (None, None)),
+    "global a; a = x.sum()": (None, None),
+    "a = x.sum(); print(b)": ("a", "a"),
+}
+
+
+class Seen:
+    """Each of its functions notes the line that calls it."""
+
+    points: ClassVar[list[frames.Point]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return self
+
+    def __call__(self, *args: object, **keywords: object) -> Any:
+        self.points.append(frames.point(sys._getframe(1)))
+        return self
+
+    __add__ = __radd__ = __iadd__ = lambda self, other: self
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python before 3.11 knows the line alone")
+@pytest.mark.parametrize("body", UNREAD)
+def test_a_line_whose_result_nobody_reads(body: str, tmp_path: Path) -> None:
+    names = {name: Seen() for name in ("torch", "F", "Own", "clamp")}
+    Seen.points.clear()
+    b = "" if "+=" not in body.partition(";")[0] else "a = 0; "
+    made = define(f"b = 0; {b}{body}", tmp_path / "line.py", "x", **names, print=id)(Seen())
+    list(made or ()) if "yield" in body else None
+    assert tuple(find_unread(Seen.points[0], is_number) for is_number in (False, True)) == UNREAD[body]
 
 
 # --- names ----------------------------------------------------------------------------------------------------------------

@@ -44,6 +44,12 @@ def test_the_program_is_outside_every_package_and_frozen_module(tmp_path: Path) 
     assert frames.format_location(calling.f_code, 1) == "tests/listen/test_frames_and_nodes.py:1"
 
 
+def test_generated_files_are_one_location_whatever_their_numbers() -> None:
+    known, files = frames.Locations(), ("<string-1>", "<string-2>", "a1.py", "a2.py")
+    first, again, one, other = (_calling(file, known.here)() for file in files)
+    assert (first is again, one is other) == (True, False)
+
+
 def test_a_line_is_shown_from_site_packages_or_the_current_folder_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

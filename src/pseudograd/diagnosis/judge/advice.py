@@ -151,7 +151,7 @@ def pin(site: Site, era: str, evidence: Evidence, compare: str = COMPARE) -> str
 def guard_against(era: str, evidence: Evidence) -> Site | None:
     """An op that stops gradients that are not finite, of which this era would pass some exactly at the bound."""
     for site in evidence.sites:
-        if site.is_guard and site.at_bound and site.eras.get(era, 0.0) > site.eras.get(installed_era(), 0.0):
+        if site.is_guard and site.at_bound and site.eras and site.eras[era] > site.eras[installed_era()]:
             return site
     return None
 

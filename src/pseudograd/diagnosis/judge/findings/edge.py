@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ....torch_table.eras import ERAS, installed_era
+from ....torch_table.eras import installed_era
 from ....wording import percent
 from ...records import Finding, Site
 from .. import advice
@@ -57,14 +57,12 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         breaks = site.nonfinite and evidence.nonfinite is not None and evidence.nonfinite.is_finding
         if breaks or is_cut_behind(site, evidence):
             continue
-        era = installed_era()
-        other = next(name for name in ERAS if site.eras[name] != site.eras[era])
+        era, cutting = installed_era(), min(site.eras, key=site.eras.__getitem__)
         does = "; ".join(f"{name} passes {percent(share)} of it" for name, share in site.eras.items())
-        loses = site.eras[era] < site.eras[other]
         yield KIND.site_finding(
             site,
             f"{percent(site.at_bound_share)} of {site.arrived:,} arriving gradients stand exactly at a bound: {does}",
-            f"this torch is of the era {era}" + (", which cuts there" if loses else f"; {other} cuts there"),
+            f"this torch is of the era {era}" + (", which cuts there" if cutting == era else f"; {cutting} cuts there"),
             advice.clip_parameter(site, evidence) or advice.pin(site, passing_era(site), evidence),
             site.at_bound_share,
             issue=ISSUE,
