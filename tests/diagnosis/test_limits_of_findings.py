@@ -244,7 +244,8 @@ def test_a_step_behind_a_clamp_passes_nothing_in_any_era(of_step: Any, is_behind
     bound, evidence = behind(**of_step)
     assert (edge.step_behind(bound, evidence) is not None) is is_behind
     newer = {name: float(name != installed_era()) for name in ERAS}
-    assert edge.is_cut_behind(replace(bound, eras=newer), evidence) is is_behind
+    for eras in (newer, dict.fromkeys(ERAS, 0.0), {}):
+        assert edge.is_cut_behind(replace(bound, eras=eras), evidence) is is_behind
     older = {name: float(name == installed_era()) for name in ERAS}
     assert edge.is_cut_behind(replace(bound, eras=older), evidence), (
         "the installed era passes most, and the leaf starves"
