@@ -57,9 +57,9 @@ def test_a_loss_that_a_pin_stops_is_name_of_op_with_the_pin() -> None:
 
     with pg.pin_edge("open"):
         (step, *_) = _steps(loss)
-    assert (
-        step
-        == "pseudograd.pin_edge decides what passes here. Inside it, pseudograd.override can give this line alone another rule."
+    assert step == (
+        "pseudograd.pin_edge decides what passes here. Inside it, pseudograd.override can give this line alone another rule; "
+        "compare a training with it."
     )
     with pg.pin_edge("closed"):
         assert _steps(loss) == []

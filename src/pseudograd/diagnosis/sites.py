@@ -145,9 +145,9 @@ def _label(call: Call) -> str:
 
 def _remedy(call: Call) -> str:
     if _PINNED in call.primitive.name:
-        return "pseudograd.pin_edge decides what passes here. Inside it, pseudograd.override can give this line alone another rule."
+        return "pseudograd.pin_edge decides what passes here. Inside it, pseudograd.override can give this line alone another rule; compare a training with it."
     if call.primitive.name.startswith("torch."):
-        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line."
+        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line; compare a training with it."
     if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:
-        return f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside"
+        return f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside; compare a training with it"
     return ""

@@ -32,7 +32,7 @@ REPLACE_GRAD = (
 )
 DRAW = (
     "Let the loss use the log-probability of what is drawn, as REINFORCE does; or draw with a gradient: rsample() of a distribution, "
-    "mean + std * torch.randn_like(mean), or pseudograd.replace_grad(hard, soft)."
+    "mean + std * torch.randn_like(mean), or pseudograd.replace_grad(hard, soft); compare a training with it."
 )
 # By family other than clamp: the rule to try.
 _RULES = {"round": OPS["round"].default_rule, "sign": OPS["sign"].default_rule, "relu": LEAKY_RULE}

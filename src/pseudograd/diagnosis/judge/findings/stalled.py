@@ -102,8 +102,8 @@ def _advise(dtype: torch.dtype, device: str, median: float | None, others_move: 
         return f"Give {group} {larger}{COMPARE}."
     kind = str(dtype).removeprefix("torch.")
     return (
-        f"{net}.float()  # before the optimizer is made; then the forward under torch.autocast({device!r}, torch.{kind}). "
-        "Or an optimizer with compensated summation or stochastic rounding."
+        f"{net}.float()  # before the optimizer is made; then the forward under torch.autocast({device!r}, torch.{kind}); "
+        f"or an optimizer with compensated summation or stochastic rounding{COMPARE}."
     )
 
 

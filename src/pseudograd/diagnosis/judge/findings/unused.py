@@ -106,7 +106,7 @@ def _report_anew(group: Sequence[Leaf], evidence: Evidence, optimizer: str) -> F
         made = f"made anew {passes:,} times: each got a gradient in up to {each}, and no optimiser holds it"
         cause = f"the steps of {optimizer} move the parameters that it was given, and the loss uses these in their place: they never learn"
         what, after = (value, "this line") if place else ("them", "they were made")
-        next_step = f"Make an optimiser over {what} each time, after {after}: {optimizer} holds others."
+        next_step = f"Make an optimiser over {what} each time, after {after}: {optimizer} holds others{COMPARE}."
     else:
         made = f"in {passes:,} backward passes: a new one in each, which got its gradient then, and which no optimiser holds"
         cause = "it is made where the loss is computed, so that no step changes the one that the next step uses: it never learns"
@@ -226,7 +226,7 @@ class _Judge:
         instead = f". It holds others, which no backward reached: {shortened(old)}" if old else ""
         (where, expression), optimizer = self.optimiser
         is_making = re.match(rf"{re.escape(optimizer)}\b[^=(]*=", expression)
-        next_step = f"{expression}  # once more, after the net is complete"
+        next_step = f"{expression}  # once more, after the net is complete{COMPARE}"
         if cause == _ANOTHER_MODULE or not old or not is_making:
             add = self.add_group(group)
             instead_of = "let the loss use the other module" if cause == _ANOTHER_MODULE else "requires_grad_(False)"
@@ -238,7 +238,7 @@ class _Judge:
             made_at = f" at {where}" if is_making else ""
             where, expression = making
             net, which = self._net(group[0]), self.say_net(group[0], "model.")
-            next_step = f"{net}(x)  # with one batch x, before the optimiser is made{made_at}{which}"
+            next_step = f"{net}(x)  # with one batch x, before the optimiser is made{made_at}{COMPARE}{which}"
         return KIND.finding(
             where,
             expression,
@@ -307,7 +307,7 @@ class _Judge:
             f"{shortened(names)}",
             f"{attribute} of {container.owner.__name__} is a {container.kind}: parameters() does not give what is in it, nor do to(), "
             "state_dict() and train() reach it",
-            f"{edited} = {right}({edited})  # in __init__, after this statement",
+            f"{edited} = {right}({edited})  # in __init__, after this statement{COMPARE}",
             parameters=tuple(names),
         )
 
@@ -343,7 +343,7 @@ def _frozen_optimisers(evidence: Evidence, judge: _Judge | None) -> Iterator[Fin
         if call is not None and count and 2 <= optimiser.frozen_steps == optimiser.steps:
             name = name_of_optimiser(call.expression)
             unfreeze = f'for group in {name}.param_groups: [p.requires_grad_(True) for p in group["params"]]'
-            next_step = f"{unfreeze}  # before the loop; or no step"
+            next_step = f"{unfreeze}  # before the loop{COMPARE}; or no step"
             if judge is not None and left_out:  # as the new head of a frozen net
                 group = next(iter(left_out.values()))
                 gets = f"{shortened([leaf.name for leaf in group])} got gradients, and no optimiser that stepped holds them"
