@@ -182,7 +182,7 @@ def _run_side_by_side(command: Sequence[str], job: Job) -> programs.Run:
 
     def run_again(pin: Pin | None, where: str, steps: int) -> programs.Run:
         change = "as it is" if pin is None else f"with pin_edge({pin_text(pin)}) at {where}"
-        print(f"diagnose: one more run, {change}", file=sys.stderr, flush=True)
+        print(f"diagnose: one more run, {change}", file=sys.stderr)
         return run(pin=pin, where=where, steps=steps, options={**job["options"], "sensitivity": False})
 
     done = run()

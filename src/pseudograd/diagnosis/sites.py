@@ -144,10 +144,14 @@ def _label(call: Call) -> str:
 
 
 def _remedy(call: Call) -> str:
+    compare = "; compare a training with it"
     if _PINNED in call.primitive.name:
-        return "pseudograd.pin_edge decides what passes here. Inside it, pseudograd.override can give this line alone another rule; compare a training with it."
+        inside = "Inside it, pseudograd.override can give this line alone another rule"
+        return f"pseudograd.pin_edge decides what passes here. {inside}{compare}."
     if call.primitive.name.startswith("torch."):
-        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line; compare a training with it."
+        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line{compare}."
     if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:
-        return f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside; compare a training with it"
+        return (
+            f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside{compare}"
+        )
     return ""

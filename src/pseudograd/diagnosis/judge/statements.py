@@ -56,7 +56,7 @@ def _nodes_around(outer: ast.AST | None, line: int) -> Iterator[ast.AST]:
         node = todo.popleft()
         first, last = getattr(node, "lineno", line), getattr(node, "end_lineno", None)
         first = min([first, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
-        if node is outer or first <= line <= (last or line):
+        if first <= line <= (last or line):
             yield node
             todo.extend(ast.iter_child_nodes(node))
 
