@@ -234,6 +234,7 @@ def test_lsq_starts_and_scales_its_gradient_as_the_paper_says() -> None:
 
 
 def test_one_scale_per_channel_and_unsigned() -> None:
+    assert nn.FakeQuantize.from_tensor(X, bits=1, signed=False).quant_max == 1
     layer = nn.FakeQuantize.from_tensor(X, bits=2, signed=False, axis=-1)
     assert (layer.quant_min, layer.quant_max) == (0, 3)
     assert torch.allclose(layer.scale, 2 * X.abs().mean(dim=0) / 3**0.5)

@@ -110,6 +110,17 @@ def test_a_call_that_was_made_before_is_not_read_anew(
             assert y.requires_grad
 
 
+@needs_native
+def test_the_line_of_a_call_is_looked_up_once() -> None:
+    x = torch.zeros(SMALL, requires_grad=True)
+    with override(clamp="inward"):
+        for _ in range(9):
+            torch.clamp(x, -1.0, 1.0)
+        (mode,) = entered_contexts.modes()
+        (known,) = prepared[mode][torch.clamp].values()
+    assert [tallied.calls for tallied in known.tallied.values()] == [9]
+
+
 LOWER = (0.0, -0.0, 0, torch.zeros(1), torch.nn.Parameter(torch.zeros(1)), torch.zeros(1).double())
 
 

@@ -133,6 +133,13 @@ TIES: dict[str, Tie] = {
 }
 
 
+def test_a_vector_of_zeros_has_the_cosine_of_torch() -> None:
+    zeros, ones = torch.zeros(1, 2, requires_grad=True), torch.ones(1, 2)
+    with pin_edge(OTHER_ERA):
+        assert functional.cosine_embedding_loss(zeros, ones, _ONE).item() == 1.0
+        assert functional.cosine_embedding_loss(ones, zeros, _ONE).item() == 1.0
+
+
 def _grad(tie: Tie, f: Callable[[Any], Any] | None = None) -> list[float]:
     x = torch.tensor(tie.x, requires_grad=True)
     (f or tie.call)(x).backward()
