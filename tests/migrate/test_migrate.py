@@ -1,5 +1,6 @@
 """Old scripts and notebooks: what is recognised, what goes, what stays and why, and that the edited script trains as before."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from pseudograd.migrate import make_migration
+from pseudograd.migrate import classes, edit, hints, make_migration
 from pseudograd.migrate.hints import HINTS
 
 from ..coming_from.lines import ROWS
 from ..commands import answer
+from ..written import assert_written
 
 POPULAR = '''\
 class ClampWithGrad(torch.autograd.Function):
@@ -446,3 +448,11 @@ def test_a_warning_of_torch_about_an_import_of_the_script_is_not_shown(
     migration = make_migration(_file(tmp_path, f"import torch\nfrom torch.old import name\n{POPULAR}"))
     assert "from pseudograd.familiar import ClampWithGrad" in migration.after
     assert [str(warning.message) for warning in recwarn if warning.category is FutureWarning] == []
+
+
+def test_what_is_read_of_a_script_is_written_out() -> None:
+    """The parts that decide what stays: imports, names, shapes, decorators and uses."""
+    names = {**vars(hints), **vars(edit), **vars(classes), "ast": ast, "Path": Path}
+    names["only"] = lambda text: ast.parse(text).body[0]
+    names["method"] = lambda text: ast.parse(f"class C:\n  def forward(ctx, x):\n    {text}").body[0]
+    assert_written(Path(__file__).with_name("parts.txt"), names)

@@ -63,8 +63,7 @@ class Store:
             staged.unlink(missing_ok=True)
 
     def _file(self, key: Key) -> Path:
-        text = json.dumps(key, sort_keys=True)
-        return self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{_FINISHED}"
+        return self.folder / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}{_FINISHED}"
 
 
 class FingerprintError(Exception):
