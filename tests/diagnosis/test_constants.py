@@ -261,7 +261,7 @@ def test_a_window_is_too_narrow_for_half_of_the_thresholds(starving: int, is_nar
 def test_a_value_runs_away_in_ten_steps(longest: int, last: float, runs_away: bool) -> None:
     x = torch.zeros(1)
     values = Values(SPELLINGS[torch.clamp], NOWHERE, x, 0.0, 1.0)
-    climb: Any = SimpleNamespace(longest=longest, first=0.0, last=last, lowest=0.0, highest=1.0)
+    climb: Any = SimpleNamespace(longest=longest, first=1.0, last=1.0 + last, lowest=1.0, highest=2.0)
     climb.update = lambda: climb
     values.climb = climb
     assert values.runs_away == runs_away

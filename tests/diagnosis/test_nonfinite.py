@@ -489,10 +489,10 @@ def test_a_product_whose_gradient_overflows_in_a_later_step_is_named_in_the_next
     w, v = nn.Parameter(torch.ones(4, 4)), torch.full((4, 4), 1e30)
     with diagnose() as d:
         for scale in (1.0, 1.0, 1.0, 1.0, 1e20, 1e20, 1e20):
-            (torch.zeros(8, 4) @ w @ v * scale).sum().backward()
+            (torch.full((8, 4), 1e-30) @ w @ v * scale).sum().backward()
     finding = only(d, "nonfinite")
     assert finding.evidence.startswith("born in backward 6: 32 of 32 entries that leave are not finite")
-    assert finding.expression == "torch.zeros(8, 4) @ w @ v"
+    assert finding.expression == "torch.full((8, 4), 1e-30) @ w @ v"
 
 
 def test_a_value_that_enters_is_no_fault_of_the_op_that_it_enters(tmp_path: Path) -> None:
