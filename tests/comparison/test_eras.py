@@ -8,7 +8,7 @@ from torch import Tensor
 
 import pseudograd as pg
 from pseudograd.comparison.variants import eras, variants
-from pseudograd.torch_table.eras import ERAS, OPEN_ERA, Era
+from pseudograd.torch_table.eras import ERAS, OPEN_ERA
 
 THREE = ("zero/closed", "zero/open", "zero/half")
 NEXT = "torch>=2.16"
@@ -17,7 +17,7 @@ Clamp = Callable[..., Tensor]
 
 @pytest.fixture
 def third(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(ERAS, NEXT, Era(NEXT, (2, 16), "half", 0.5, ERAS[OPEN_ERA].of_tensors))
+    monkeypatch.setitem(ERAS, NEXT, ERAS[OPEN_ERA].replaced(name=NEXT, since=(2, 16), edge="half", share_in_fmax=0.5))
 
 
 def slope_at_bound(clamp: Clamp, *bounds: object) -> float:
@@ -55,7 +55,7 @@ def test_compare_runs_every_era_and_judges_each_pair_of_them() -> None:
 
 def test_an_era_that_differs_with_tensor_bounds_alone_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clamp that a program is handed has numbers as bounds, so it is of the older era; an unedited program may have tensors."""
-    monkeypatch.setitem(ERAS, NEXT, Era(NEXT, (2, 16), "closed", 0.5, ERAS[OPEN_ERA].of_tensors))
+    monkeypatch.setitem(ERAS, NEXT, ERAS[OPEN_ERA].replaced(name=NEXT, since=(2, 16), edge="closed", share_in_fmax=0.5))
     assert list(eras()) == [*THREE[:2], NEXT]
     assert [row.name for row in variants([], has_leaves=False)] == [*THREE[:2], "torch.clamp", "no clamp"]
     bounds = torch.tensor(-1.0), torch.tensor(1.0)

@@ -649,6 +649,7 @@ def test_workers_that_end_are_late_or_were_ended_by_the_call(tmp_path: Path) -> 
     ):
         workers.run(call)
     assert all(process.poll() is not None for process in workers._processes)
+    assert not Path(workers._folder.name).exists()
 
 
 def test_a_call_with_many_tensors_or_entries_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:

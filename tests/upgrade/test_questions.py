@@ -578,6 +578,18 @@ def test_it_is_a_convention_if_it_does_not(status: int, kind: str) -> None:
     assert answer.kind == kind
 
 
+def test_at_most_four_lines_are_left_out_together() -> None:
+    def record(run: Run) -> Recording:
+        out, is_eager = run.python.settings.get("out", ()), run.python.route == "eager"
+        numbers = LINEAR, GELU, SILU, CLAMP_GRAD, SGD
+        events = [(number, 1.0 if is_eager or ORIGINS[number][2] in out else 0.5) for number in numbers]
+        return made_run(*events, losses=(1.0, 0.5 if is_eager else 0.7), graphs=1)
+
+    answer, runner = compare_compilers(record)
+    assert [len(out) for out in runner.settings("out")] == [1, 1, 2, 2, 3, 3, 4]
+    assert answer.why == ("apart by 5.0e-01 there; no line that was left out of what is compiled mends it",)
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_no_line_is_said_to_be_left_out_where_none_was(status: int) -> None:
     answer, _ = compare_compilers(

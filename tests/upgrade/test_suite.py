@@ -171,6 +171,17 @@ def test_the_page_shows_an_answer() -> None:
     assert str(answer).replace("train.py:6", "tests/test_gate.py:14") in page, str(answer)
 
 
+def test_a_pinned_run_comes_first_and_then_only_when_no_other_is_missing() -> None:
+    def record(run: Asked) -> dict[str, SuiteTest]:
+        x = 1.0 if run.is_old else 2.0
+        return {"op": ended((LINEAR, 1.0), (GELU_GRAD, x), (LEAF, x), losses=(x,)), "kink": kinked(run)}
+
+    _, runner = ask(record)
+    pin = "torch<=2.13"
+    runs = [(run.pin, run.is_noise, run.tests) for run in runner.all[2:]]
+    assert runs == [(pin, False, ["kink"]), (None, True, ["op"]), (pin, False, ["op"])]
+
+
 def test_causes_are_told_apart() -> None:
     def record(run: Asked) -> dict[str, SuiteTest]:
         x = 1.0 if run.is_old else 2.0
