@@ -149,6 +149,7 @@ CALLS: dict[str, tuple[Callable[[Tensor], Tensor], Tensor, list[float]]] = {  # 
     "leaky_relu in place": (lambda x: functional.leaky_relu(x * 1, 0.5, inplace=True), AROUND, [0.5, 0.5, 1, 1, 1]),
     "nn.LeakyReLU": (torch.nn.LeakyReLU(0.5), AROUND, [0.5, 0.5, 1, 1, 1]),
     "hardtanh": (functional.hardtanh, AROUND, [0, 1, 1, 1, 0]),
+    "hardsigmoid": (functional.hardsigmoid, _x(-4, -3, 3, 4), [0, 0, 0, 0]),
     "clamp": (lambda x: torch.clamp(x, -1, 1), AROUND, [0, 0.5, 1, 0.5, 0]),
     "clamp_": (lambda x: (x * 1).clamp_(-1, 1), AROUND, [0, 0.5, 1, 0.5, 0]),
     "clamp of tensors": (

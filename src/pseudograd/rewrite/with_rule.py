@@ -109,7 +109,7 @@ def module_with_rule(old: nn.Module, rule: RuleLike) -> nn.Module:
     if primitive is None or primitive.name not in OPS:
         op = OPS.get(form.op or form.names[0], default)
         make_call(op, rule, op.default_edge)  # raises what is wrong with the rule, in the name of the op
-    primitive = primitive or default
+    assert primitive is not None, "no op has a rule that its function lacks"
     new_kind = class_with_rule(kind)
     new = new_kind.__new__(new_kind)
     new.__dict__.update({**old.__dict__, "rewritten": make_call(primitive, rule, primitive.default_edge).spec})
