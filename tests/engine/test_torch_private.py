@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.autograd import graph
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import pseudograd
@@ -54,6 +55,17 @@ def test_an_optimiser_has_four_lists_of_hooks() -> None:
     before, after, *own = torch_private.step_hooks(optimizer)
     assert [before, after] == torch_private.global_step_hooks()
     assert list(map(len, own)) == [1, 0]
+
+
+def test_a_mode_is_taken_off_from_any_place_of_the_stack() -> None:
+    modes = [TorchFunctionMode() for _ in range(4)]
+    for mode in modes:
+        for other in modes:
+            torch_private.push_mode(other)
+        assert torch_private.take_off_the_stack(mode)
+        assert not torch_private.take_off_the_stack(mode)
+        rest = [torch_private.pop_mode() for _ in range(torch_private.mode_count())]
+        assert rest[::-1] == [other for other in modes if other is not mode]
 
 
 def test_this_torch_has_all_of_them() -> None:
