@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -91,82 +92,7 @@ def test_the_whole_text() -> None:
     )
 
 
-WHOLE = """\
-diagnose: 2 backward passes, torch {torch} ({era}), gradients seen at 13 places: 3 findings
-
- 1. cut  a.py:1
-    x.clamp(0, 1)
-    half is cut
-    cause: it stands outside
-    next:  rule='inward'  # here; or not
-
- 2. cut  b.py:2
-    {long}
-    half is cut
-    cause: it stands outside
-    next:  None.
-
- 3. cut  b.py:2
-    {cut}...
-    module: 0.1
-    half is cut
-    also:  1
-    also:  2
-    also:  3
-    cause: it stands outside
-    next:  None.
-    known: http
-
-parameters: 2 of 1,000 starve: no gradient, zeros alone, or {zeroed}; 2 others got nothing and do not count as starving
-a net is a target net, a net is a target net, a net is a target net, a net is a target net, a net is a target
-    net,
-Clip, a class at c.py:9, is clamp, by what it computes
-    pg.clamp  # here
-Step, a class at c.py:10, is round, by what it computes
-norms of their gradients: 0.12 (0.125) to 2 (2.0)
-cut as usual there, no finding: relu 37.5 % at 2 places, op0 0.3 % at 1 place, op1 0.3 % at 1 place, op2 0.3 %
-    at 1 place, op3 0.3 % at 1 place, op4 0.3 % at 1 place, op5 0.3 % at 1 place, op6 0.3 % at 1 place
-of the gradient is convention, in the mean over the steps: abs 100 % (not finite in the first step, 25.0 % in
-    the last; against jax); relu 1.5 times it (not finite in the first step, 25.0 % in the last; against jax)
-sensitivity not measured, or only in part, in 1 backward pass: a hook
-deliberate: 2 findings left out: a comment at the line, ignore or select says so
-baseline: 1 finding left out, known there
-
-what if a: no numbers, because they would not be exact
-    one reason
-    another
-
-what if b? Nothing changes: no gradient arrived at an op that it is about
-
-what if d?
-                   zeros                     norm   cosine  parameter
-        50.0 % -> 50.0 %                  2 -> 10    0.500  p8
-        50.0 % -> 50.0 %                   2 -> 9    0.500  p7
-        50.0 % -> 50.0 %                   2 -> 8    0.500  p6
-        50.0 % -> 50.0 %                   2 -> 7    0.500  p5
-        50.0 % -> 50.0 %                   2 -> 6    0.500  p4
-        50.0 % -> 50.0 %                   2 -> 5    0.500  p3
-        50.0 % -> 50.0 %                   2 -> 4    0.500  p2
-        50.0 % -> 50.0 %                   2 -> 3    0.500  p1
-    and 2 parameters that change less
-    the gradient of 1 parameter stays as it is
-
-what if e?
-    the gradient of 1 parameter stays as it is
-
-what if f?
-                   zeros                     norm   cosine  parameter
-        50.0 % -> 50.0 %                   2 -> 9    0.500  p7
-        50.0 % -> 50.0 %                   2 -> 8    0.500  p6
-        50.0 % -> 50.0 %                   2 -> 7    0.500  p5
-        50.0 % -> 50.0 %                   2 -> 6    0.500  p4
-        50.0 % -> 50.0 %                   2 -> 5    0.500  p3
-        50.0 % -> 50.0 %                   2 -> 4    0.500  p2
-        50.0 % -> 50.0 %               100 -> 103    0.500  large
-        50.0 % -> 25.0 %                   0 -> 0    0.500  none
-
-    incomplete: a hook: ValueError
-    These are faults of pseudograd; the program went on as without it."""
+WHOLE = Path(__file__).with_name("report.txt").read_text(encoding="utf-8").removesuffix("\n")
 
 
 def test_a_text_without_a_backward_and_one_about_a_single_parameter() -> None:
