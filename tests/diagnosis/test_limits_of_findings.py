@@ -575,6 +575,135 @@ def test_the_other_factor_is_mended_if_it_is_the_broken_one() -> None:
         )
 
 
+BORN = {
+    "entries": 2,
+    "elements": 8,
+    "values": "x is 0",
+    "backward": 3,
+    "is_forward": False,
+    "origin": "",
+    "parameter": "w",
+}
+BORN |= {"tally": None, "earlier_backward": 0, "excess": 0.0}
+NOT_FINITE = "came in with the forward of backward 3: 2 of 8 entries of the result"
+BIRTHS = [
+    ({}, "born in backward 3: 2 of 8 entries that leave are not finite, where x is 0, and all that arrive are finite"),
+    ({"values": ""}, "born in backward 3: 2 of 8 entries that leave are not finite, and all that arrive are finite"),
+    ({"is_forward": True, "origin": "log"}, "born in backward 3: 2 of 8 entries that leave are not finite, where x"),
+    ({"kind": "weights"}, "w is not finite before backward 3"),
+    (
+        {"kind": "data", "values": "nan"},
+        "2 of 8 entries of what is put in with w are nan in backward 3, and so is the loss: it came in",
+    ),
+    ({"kind": "data", "parameter": "", "broken": "x"}, "2 of 8 entries of 'x' here are x is 0 in backward 3, and so"),
+    ({"is_forward": True}, f"it {NOT_FINITE} of log with w are not finite, where x is 0, and so is the loss"),
+    ({"is_forward": True, "parameter": ""}, f"it {NOT_FINITE} of log are not finite, where x is 0, and so is the loss"),
+    ({"is_forward": True, "tally": 1}, f"it {NOT_FINITE} are not finite, where x is 0, and so is the loss"),
+    (
+        {"is_forward": True, "tally": 1, "earlier_backward": 1},
+        f"it {NOT_FINITE} are not finite, where x is 0, and so is the loss, as in",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "start"), BIRTHS)
+def test_where_a_value_was_not_finite_first(fields: dict[str, Any], start: str) -> None:
+    said = nonfinite._describe_birth(birth(**{"kind": "log", "op": "Log", **BORN, **fields}))
+    assert said.startswith(start)
+    assert said.endswith(start[-9:]) or len(said) > len(start)
+    assert ("detach or no_grad" in said) == bool(fields.get("earlier_backward"))
+
+
+HALF, LOG = torch.float16, nonfinite._WHY["log"]
+ENTERED = "a value that enters is not finite: it came in with the forward, from log"
+WHYS = [
+    ("log", {}, LOG),
+    ("log", {"is_masked": True}, LOG + nonfinite._MASKED),
+    ("log", {"dtype": HALF}, f"{LOG}; an epsilon below 3e-08 is 0 in float16"),
+    ("softmax", {"dtype": HALF}, nonfinite._WHY["softmax"]),
+    ("log", {"origin": "log"}, f"{LOG}; {ENTERED}"),
+    ("broken input", {"origin": "log"}, ENTERED),
+    ("other", {}, "the backward of Log makes it from values that are finite"),
+    ("other", {"is_forward": True}, "the forward of Log makes it from values that are finite"),
+    ("half", {}, "a gradient leaves, more than float16 holds: 65,504"),
+    ("half", {"excess": 2.0}, "a gradient leaves, 2 times as much as float16 holds: 65,504"),
+    ("overflow", {}, "the result or its slope is larger than float32 holds: 3.4e+38"),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields", "why"), WHYS)
+def test_why_a_value_is_not_finite(kind: str, fields: dict[str, Any], why: str) -> None:
+    assert nonfinite._explain(birth(kind, "Log", **{**BORN, **fields})) == why
+
+
+def reach(count: int = 1, *, is_parameter: bool = True, **fields: Any) -> Any:
+    reached = [SimpleNamespace(name=f"p{number}", is_parameter=is_parameter) for number in range(count)]
+    empty = {
+        "used_backwards": [],
+        "most_hit": count,
+        "are_weights_broken": False,
+        "lost_steps": 0,
+        "hit_backwards": [1, 2, 3],
+    }
+    return SimpleNamespace(**{"reached": reached, "has_optimiser": lambda: True, **empty, **fields})
+
+
+REACHES = [
+    (reach(0), "no parameter got it"),
+    (reach(5), "5 parameters got it: p0, p1, p2, p3 and 1 more"),
+    (reach(is_parameter=False), "1 tensor got it: p0"),
+    (reach(used_backwards=[4, 5]), "1 parameter got it: p0; the step after backward 4 used it"),
+    (
+        reach(used_backwards=[4], most_hit=2),
+        "1 parameter got it: p0; the step after backward 4 used that of 2 parameters",
+    ),
+    (reach(are_weights_broken=True), "1 parameter got it: p0; the weights are not finite since"),
+    (reach(lost_steps=2), "1 parameter got it: p0; no step followed 2 of 3 such backwards"),
+    (reach(lost_steps=2, has_optimiser=lambda: False), "1 parameter got it: p0"),
+]
+
+
+@pytest.mark.parametrize(("who", "said"), REACHES)
+def test_who_got_what_is_not_finite(who: Any, said: str) -> None:
+    assert nonfinite._describe_reach(who) == said
+
+
+EPSILONS = [
+    (0.0, HALF, "eps=0 of Adam, so a step divides by 0 where the square of the gradient is 0", "eps=0.0001  # of Adam"),
+    (0.0, torch.float32, "eps=0 of Adam, so a step", "eps=1e-08  # of Adam"),
+    (
+        1e-8,
+        HALF,
+        "eps=1e-08 of Adam is 0 in float16, so a step divides by 0",
+        "eps=0.0001  # of Adam; or keep the weights in float32",
+    ),
+]
+
+
+@pytest.mark.parametrize(("eps", "dtype", "cause", "step"), EPSILONS)
+def test_an_epsilon_that_is_0(eps: float, dtype: torch.dtype, cause: str, step: str) -> None:
+    said = nonfinite._explain_eps(SimpleNamespace(eps=eps, kind="Adam"), dtype)
+    assert said[0].startswith(cause)
+    assert said[1].startswith(step)
+    assert ("autocast" in said[1]) == bool(eps)
+
+
+ENDINGS = [
+    ([math.nan], 1, True),
+    ([math.inf], 9, False),
+    ([math.inf], 10, True),
+    ([math.nan, 1.0], 12, False),
+    ([], 12, False),
+]
+
+
+@pytest.mark.parametrize(("norms", "backwards", "is_broken"), ENDINGS)
+def test_a_gradient_that_is_not_finite_at_the_end(norms: list[float], backwards: int, is_broken: bool) -> None:
+    sizes = SimpleNamespace(count=len(norms), norm_by_step=[*enumerate(norms)])
+    assert nonfinite._ends_broken(SimpleNamespace(sizes=sizes), backwards) is is_broken
+    assert nonfinite._ends_broken(SimpleNamespace(sizes=None), backwards) is False
+
+
 # --- lines whose result nobody reads --------------------------------------------------------------------------------------
 
 

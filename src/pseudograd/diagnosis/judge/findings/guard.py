@@ -38,7 +38,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
                 f"{site.nonfinite:,} of {site.arrived:,} arriving gradients are not finite, {site.cut:,} are cut",
                 cause,
                 next_step,
-                site.nonfinite / max(site.arrived, 1),
+                site.nonfinite / site.arrived,
             )
 
 

@@ -109,7 +109,7 @@ def _find_late(evidence: Evidence, reached: Sequence[Leaf] = ()) -> Iterator[Fin
     else:
         evidence_text += f"; here it arrives first, at {site.nonfinite:,} of {site.arrived:,} entries"
         cause = "an op between here and the loss made it"
-        finding = KIND.site_finding(site, evidence_text, cause, anomaly, site.nonfinite / max(site.arrived, 1))
+        finding = KIND.site_finding(site, evidence_text, cause, anomaly, site.nonfinite / site.arrived)
         yield replace(finding, parameters=names)
 
 
