@@ -438,6 +438,8 @@ FIRST: dict[str, tuple[Function, list[str]]] = {
     "narrow elastic": (lambda x: pg.clamp(x, 0, 0.5, rule="elastic"), ["pull_x"]),
     "inverting": (lambda x: pg.clamp(x, 0, 0.5, rule="inverting"), ["formula"]),
     "grid": (lambda x: pg.fake_quantize(x, 0.25, quant_min=-4, quant_max=3), ["quantize", "pull_x"]),
+    "too large a grid": (lambda x: pg.fake_quantize(x, 1.0, quant_min=-(2**25), quant_max=2**25), []),
+    "a scale that may learn": (lambda x: pg.fake_quantize(x, ZERO + 0.25, quant_min=-4, quant_max=3), ["formula"] * 2),
     "sigmoid": (lambda x: pg.sign(x, rule="sigmoid"), ["formula", "formula"]),
     "jumprelu": (lambda x: pg.jumprelu(x, ZERO + 0.5, bandwidth=0.5), ["formula", "formula"]),
     "gelu": (lambda x: pg.gelu(x, rule="fewbit"), ["steps", "pull_code"]),
