@@ -14,7 +14,7 @@ from pseudograd.diagnosis import processes
 from pseudograd.diagnosis.count.norms import Facts
 from pseudograd.diagnosis.judge import advice
 from pseudograd.diagnosis.judge.dead_units import are_chosen_out, are_dead, calm_lines, group_dead
-from pseudograd.diagnosis.judge.findings import convention, edge, nonfinite, vanish
+from pseudograd.diagnosis.judge.findings import convention, edge, nonfinite, stalled, vanish
 from pseudograd.diagnosis.judge.norms import Fall, find_fall
 from pseudograd.diagnosis.judge.starving import _agree, _siblings
 from pseudograd.diagnosis.judge.statements import find_unread, name_of_optimiser
@@ -702,6 +702,53 @@ def test_a_gradient_that_is_not_finite_at_the_end(norms: list[float], backwards:
     sizes = SimpleNamespace(count=len(norms), norm_by_step=[*enumerate(norms)])
     assert nonfinite._ends_broken(SimpleNamespace(sizes=sizes), backwards) is is_broken
     assert nonfinite._ends_broken(SimpleNamespace(sizes=None), backwards) is False
+
+
+# --- steps that move nothing ----------------------------------------------------------------------------------------------
+
+
+STILL: list[tuple[int, int, dict[str, Any], str]] = [
+    (5, 5, {}, "in all 5 steps: nothing moves"),
+    (4, 4, {}, ""),
+    (10, 12, {}, "in the last 10 of 12 steps: nothing moves any more"),
+    (9, 12, {}, ""),
+    (10, 12, {"leaves": [SimpleNamespace(had_gradient=False)]}, ""),
+    (10, 12, {"still_at": frames.NOWHERE}, ""),
+    (5, 5, {"has_schedule": True}, "in all 5 steps: nothing moves"),
+]
+
+
+@pytest.mark.parametrize(("still", "count", "fields", "said"), STILL)
+def test_an_optimiser_whose_rate_is_0(still: int, count: int, fields: dict[str, Any], said: str) -> None:
+    usual = {"still_at": frames.location(), "leaves": [SimpleNamespace(had_gradient=True)], "has_schedule": False}
+    optimiser = SimpleNamespace(**{"still_steps": still, "steps": count, **usual, **fields})
+    recorder = SimpleNamespace(optimisers=SimpleNamespace(all=[optimiser]))
+    evidence = SimpleNamespace(recorder=recorder, deliberate=SimpleNamespace(location=lambda location: False))
+    cause = "a scheduler set it, by the number of its own steps" if optimiser.has_schedule else "the program set it"
+    findings = [(finding.evidence, finding.cause) for finding in stalled._find_still_optimisers(evidence)]
+    assert findings == [(f"the rate of the optimiser is 0 {said}", cause)] * bool(said)
+
+
+RATES = [
+    (torch.float32, None, False, "Give the optimizer a larger rate"),
+    (torch.float64, 0.01, False, "Give the optimizer a rate 100 times as large"),
+    (torch.float32, 0.0, True, "Give these parameters a group of their own with a rate 1,000,000,000 times as large"),
+    (
+        torch.bfloat16,
+        0.01,
+        True,
+        "net.float()  # before the optimizer is made; then the forward under torch.autocast('cpu', torch.bf",
+    ),
+]
+
+
+@pytest.mark.parametrize(("dtype", "median", "others_move", "start"), RATES)
+def test_the_advice_for_steps_that_rounding_swallows(
+    dtype: torch.dtype, median: Any, others_move: bool, start: str
+) -> None:
+    advised = stalled._advise(dtype, "cpu", median, others_move, "net")
+    assert advised.startswith(start)
+    assert advised.endswith("; compare a training with it.")
 
 
 # --- lines whose result nobody reads --------------------------------------------------------------------------------------
