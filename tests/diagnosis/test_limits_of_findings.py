@@ -751,6 +751,26 @@ def test_the_advice_for_steps_that_rounding_swallows(
     assert advised.endswith("; compare a training with it.")
 
 
+def test_what_is_not_finite_and_was_not_seen_has_the_first_line_at_which_it_arrives() -> None:
+    names = [SimpleNamespace(name=name, sizes=SimpleNamespace(count=1, norm_by_step=[(1, math.nan)])) for name in "vw"]
+    sites = [
+        site(upstream=3),
+        site(nonfinite=1, upstream=4),
+        site(nonfinite=2, upstream=2),
+        site(nonfinite=3, upstream=3),
+    ]
+    evidence = SimpleNamespace(leaves=[*enumerate(names)], backwards=1, sites=sites)
+    (seen,) = nonfinite._find_late(evidence)
+    text = "2 parameters got a gradient that is not finite: v, w"
+    assert (seen.evidence, seen.share) == (f"{text}; here it arrives first, at 2 of 1,000 entries", 0.002)
+    assert (seen.cause, seen.parameters) == ("an op between here and the loss made it", ("v", "w"))
+    evidence.sites = sites[:2]
+    (unseen,) = nonfinite._find_late(evidence)
+    assert (unseen.evidence, unseen.where, unseen.parameters) == (text, "?", ("v", "w"))
+    evidence.leaves = []
+    assert [*nonfinite._find_late(evidence)] == []
+
+
 # --- lines whose result nobody reads --------------------------------------------------------------------------------------
 
 

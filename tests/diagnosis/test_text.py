@@ -106,6 +106,8 @@ def test_a_text_without_a_backward_and_one_about_a_single_parameter() -> None:
         report(norms=[SimpleNamespace(parameter="w", norm=1.0)], starved=[SimpleNamespace(gradient="zeros")])
     ).splitlines()
     assert lines[2:] == ["parameters: 1 of 1 starve: no gradient, or zeros alone"]
+    norms = [SimpleNamespace(parameter=str(norm), norm=norm) for norm in (2.0, 0.125)]
+    assert "norms of their gradients: 0.12 (0.125) to 2 (2.0)" in str(report(norms=norms))
 
 
 LEARNS: dict[str, dict[str, Any]] = {
