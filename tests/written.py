@@ -28,6 +28,9 @@ def shown(value: Any) -> str:
 
 def drawing(figure: Any) -> str:
     """What a figure shows: of each axes the limits and texts, and each line, bar and text with its look and its numbers."""
+    from matplotlib import pyplot
+
+    pyplot.close(figure)  # pyplot warns of many open figures
     figure.draw_without_rendering()
     size = f"{figure.get_figwidth():g} x {figure.get_figheight():g} inches"
     return "\n".join([size, *(line for axes in figure.axes for line in _lines_of(axes))])
