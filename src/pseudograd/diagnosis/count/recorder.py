@@ -344,12 +344,13 @@ class Recorder(Subscriber):
                 before.note(**{fact: True})
 
     def _note_activations(self, node: GraphNode) -> None:
-        from .graph_shapes import find_activations
+        if "clamps" in vars(self):  # the program called one: most programs need no look at their graph
+            from .graph_shapes import find_activations
 
-        for clamp in find_activations(node):
-            tally = self.tally_of(clamp)
-            if tally is not None:
-                tally.note(is_activation=True)
+            for clamp in find_activations(node):
+                tally = self.tally_of(clamp)
+                if tally is not None:
+                    tally.note(is_activation=True)
 
     @quiet("the gradients at a node")
     def _look_for_zeros(self, leaving: Gradients, arriving: Gradients) -> None:
