@@ -112,6 +112,14 @@ def test_a_stall_has_its_share_its_cause_and_advice_that_works() -> None:
         assert net(torch.ones(1, 2)).dtype is LOW
 
 
+def test_entries_that_leave_0_are_no_sign_of_random_rounding() -> None:
+    """Nothing rounds a step from 0 away, as that of a bias."""
+    net = nn.Sequential(nn.Linear(16, 64), nn.LayerNorm(64), nn.GELU(), nn.Linear(64, 4)).to(LOW)
+    x, y = torch.randn(64, 16, dtype=LOW), torch.randint(4, (64,))
+    d = train(net, lambda: functional.cross_entropy(net(x).float(), y), 14, torch.optim.AdamW(net.parameters(), 1e-5))
+    assert "1 other parameter of this dtype moves" in only(d, "stalled").evidence
+
+
 def test_the_advice_for_a_small_rate_has_the_factor_that_moves_the_weights() -> None:
     d, _ = _train(sgd(1e-9), FULL, steps=30)
     advice = re.fullmatch(

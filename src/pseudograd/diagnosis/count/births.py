@@ -30,6 +30,7 @@ _OtherKind = Literal[
     "log of softmax",
     "log of sigmoid",
     "minus infinity",
+    "too few",
     "half",
     "half result",
     "function",
@@ -62,6 +63,9 @@ _UNSIGNED = 2**64  # unsigned numbers of 64 bits are below it
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # The saved input that can make the slope infinite, for ops where that is not `self`.
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
+# Ops that make nan of too few finite numbers.
+TOO_FEW = frozenset("Mean Std Var NllLoss MseLoss SmoothL1Loss BinaryCrossEntropy BinaryCrossEntropyWithLogits".split())
+_MEAN = 1  # among the numbers of torch's reductions
 _NEAR_0, _NEAR_0_IN_HALF = 1e-6, 1e-2  # a smaller divisor is near 0
 _SELECTING = ("Index", "Gather", "Select", "Slice", "View", "Squeeze", "Unsqueeze", "Expand", "Transpose")
 _MASKING = ("MaskedFill", "Where", "Add", "IndexPut", "IndexFill", "Scatter")  # they may write -inf
@@ -224,6 +228,8 @@ def _least_exponent(node: GraphNode) -> float:
 
 def recompute(op: str, node: GraphNode) -> Tensor | None:
     """The result of an op from its saved inputs; None if they are not known."""
+    if _averages_nothing(op, node):
+        return torch.full(tuple(input_metadata(node)[0].shape), torch.nan)
     if op not in _INPUTS:
         return None
     function, *names = _INPUTS[op]
@@ -240,6 +246,16 @@ def recompute(op: str, node: GraphNode) -> Tensor | None:
         return result
     except RuntimeError:
         return None
+
+
+def _averages_nothing(op: str, node: GraphNode) -> bool:
+    """Is it a mean of no entries, or of losses that do not count?"""
+    if op == "Mean":
+        return not saved(node, "self_sym_numel", 1)
+    if op not in TOO_FEW or saved(node, "reduction", 0) != _MEAN:
+        return False
+    count, x = saved_value(node, "total_weight"), saved_value(node, "self")
+    return (count is not None and not bool(count)) or (x is not None and not x.numel())
 
 
 def _leaf_value(node: GraphNode, name: str) -> Tensor | None:

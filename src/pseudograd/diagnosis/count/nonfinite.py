@@ -23,6 +23,7 @@ from ...wording import counted
 from .births import (
     KIND_OF,
     NO_POSITION,
+    TOO_FEW,
     Birth,
     Kind,
     Position,
@@ -125,7 +126,7 @@ class Nonfinite:
         self.reached: dict[Leaf, None] = {}  # the leaves that got a broken gradient, in the order of the first one
         self.hit_backwards: list[int] = []  # the backwards in which a leaf got one
         self.used_backwards: list[int] = []  # the backwards whose broken gradients a step used
-        self.most_hit = 0  # the most parameters with a broken gradient in such a step
+        self.first_hit = 0  # the parameters with a broken gradient in the first such step
         self.skipped = 0  # steps that the program skipped because of a broken gradient
         self.mended = 0  # steps before which the program replaced a broken gradient
         self.are_weights_broken = False
@@ -244,9 +245,15 @@ class Nonfinite:
                     known = self.births.pop(key)
                     birth.upstream, birth.earlier_backward = birth.upstream | known.upstream, known.backward
                 search.hidden_births = []
-        if len(self.births) < _MOST_BIRTHS and not is_consequence:
+        if len(self.births) < _MOST_BIRTHS and not is_consequence and not self._is_known(birth):
             birth.line_losses = self._recorder.line_losses
             self.births.setdefault(birth.tally or birth.parameter or birth.kind, birth)
+
+    def _is_known(self, birth: Birth) -> bool:
+        """Is it a birth of an earlier backward again? One of the two may have no line."""
+        same = [known for known in self.births.values() if known.tally in (None, birth.tally) or birth.tally is None]
+        facts = (birth.op, birth.kind, birth.position, birth.parameter)
+        return any((known.op, known.kind, known.position, known.parameter) == facts for known in same)
 
     def note_gradient(self, leaf: Leaf, grad: Tensor | None) -> None:
         """A gradient arrived at a leaf whose norms nobody measures."""
@@ -286,7 +293,7 @@ class Nonfinite:
         broken = sum(is_broken(tensor.grad) for tensor in tensors)
         if broken:
             self.used_backwards.append(self._recorder.backwards)
-            self.most_hit = max(self.most_hit, broken)
+            self.first_hit = self.first_hit or broken
         else:
             self.mended += 1
         for leaf in map(self._leaves.leaf_of, tensors):
@@ -495,6 +502,8 @@ class Nonfinite:
         birth = self._judge(node, y)
         birth.is_forward = True
         birth.kind = "half result" if birth.kind == "half" else birth.kind
+        if birth.kind == "other" and birth.op in TOO_FEW and bool(y.isnan().any()):
+            birth.kind, birth.values = "too few", ""
         return birth
 
     def _birth_of_unknown_inputs(self, node: GraphNode, y: Tensor) -> Birth | None:

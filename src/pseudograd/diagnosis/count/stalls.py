@@ -340,7 +340,8 @@ class Batch:
         counts = distance.new_zeros(len(self.parameters))
         counts.index_add_(0, self._owners, ((now.float() - before).abs() > limit).float())
         samples.sizes.masked_fill_(counts[self._owners] > 0, math.nan)
-        are_small = self._wants_step & (samples.sizes < _SMALL_SIZE)
+        # Rounding never holds an entry at 0.
+        are_small = self._wants_step & (samples.before != 0) & (samples.sizes < _SMALL_SIZE)
         expected, seen = torch.where(are_small, samples.sizes, 0).sum(), (are_small & ~are_still).sum()
         self._expected_moves = self._expected_moves + (expected.item() if expected.is_cpu else expected)
         self._seen_moves = self._seen_moves + (seen.item() if seen.is_cpu else seen)

@@ -40,6 +40,7 @@ _WHY = {
     "product": "the result, or the gradient, is larger than its dtype holds: it grows from layer to layer, or from step to step",
     "minus infinity": "the result is -inf where the loss asks for it: a mask leaves that entry out, or its logit is far below the others",
     "matrix": "equal eigenvalues or singular values, or a matrix that has no inverse: their derivative divides by 0",
+    "too few": "too few entries: a mean of none, or the spread of a single one, has no value",
     "data": "the data held it, or a value behind detach or no_grad: no op of this graph made it",
     "weights": "the gradients before it were finite: the weights were made or loaded so, or a step made them so, as by too large a rate",
 }
@@ -67,6 +68,11 @@ _TO_OPS = dict.fromkeys(
     ("LinalgEigh", "LinalgEig", "LinalgSvd"),
     "Use these values alone, not the vectors; or make them differ: x + torch.diag(torch.linspace(0, 1e-3, n)).",
 ) | {
+    "Mean": "Leave this term out where x has no entries, as in x.sum() / max(x.numel(), 1) in place of x.mean().",
+    "NllLoss": "Leave this loss out where no target counts: all are ignore_index, or have the weight 0.",
+    **dict.fromkeys(
+        ("Std", "Var"), "Leave this out where there is a single entry; with correction=0, its spread is 0."
+    ),
     "CtcLoss": "zero_infinity=True  # of ctc_loss: a target is longer than its input can hold",
     "Hypot": "(x * x + y * y).clamp(min=1e-12).sqrt()  # in place of hypot(x, y)",
 }
@@ -82,13 +88,20 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
     elif nonfinite.is_finding:
         reached = sum(1 << bit for bit, leaf in evidence.leaves if leaf in nonfinite.reached)
         births = sorted(nonfinite.births.values(), key=_order)
-        births = [birth for birth in births if birth.upstream & reached or not (birth.upstream and reached)]
+        births = [birth for birth in births if _is_to_blame(birth, reached)]
         for birth in births:
             # A step may have caused a later birth.
             if birth.backward == births[0].backward or not nonfinite.used_backwards:
                 yield _finding(evidence, birth, nonfinite)
         if not births and reached:
             yield from _find_late(evidence, list(nonfinite.reached))
+
+
+def _is_to_blame(birth: Birth, reached: int) -> bool:
+    """May these parameters have got what this birth made? A broken loss reaches all, a broken gradient only those upstream."""
+    if not birth.upstream or not reached or (birth.is_forward and not birth.origin):
+        return True
+    return bool(birth.upstream & reached)
 
 
 def _find_late(evidence: Evidence, reached: Sequence[Leaf] = ()) -> Iterator[Finding]:
@@ -197,7 +210,7 @@ def _describe_reach(nonfinite: Nonfinite) -> str:
         return "no parameter got it"
     text = f"{counted(len(names), 'parameter' if parameters else 'tensor')} got it: {shortened(names, 4)}"
     if used:
-        spread = f"that of {counted(nonfinite.most_hit, 'parameter')}" if nonfinite.most_hit > len(names) else "it"
+        spread = f"that of {counted(nonfinite.first_hit, 'parameter')}" if nonfinite.first_hit > len(names) else "it"
         text += f"; the step after backward {used[0]} used {spread}"
     elif nonfinite.are_weights_broken:
         text += "; the weights are not finite since"
@@ -241,10 +254,12 @@ def _advise(birth: Birth, expression: str, are_weights_half: bool) -> str:
         "matrix": "Add a small number to its diagonal, as in x + 1e-4 * torch.eye(n).",
         "product": "A smaller learning rate, smaller initial weights, or a normalisation in front of it; print what enters, step by step.",
         "minus infinity": "Leave such entries out of the loss, or mask them with torch.finfo(x.dtype).min in place of -inf.",
+        "too few": "Leave this loss out where it has no entries.",
         "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",
         "weights": "Before each step, look for the first parameter that is not finite: bool(p.isfinite().all()) is False.",
         **dict.fromkeys(
-            ("other", "broken input", "unseen"), "Print the values that enter here, their smallest and largest."
+            ("other", "broken input", "unseen", "too few"),
+            "Print the values that enter here, their smallest and largest.",
         ),
     }.get(birth.kind)
     if birth.kind == "half" and are_weights_half:  # a GradScaler refuses their gradients
