@@ -23,6 +23,7 @@ from pseudograd.diagnosis.count.graph_shapes import op_of
 from pseudograd.diagnosis.count.nonfinite import Nonfinite
 
 from ..choices import folded, slow_but
+from ..written import assert_written
 from .checks import codes, define, diagnosed, make_function, only
 from .trainers import Parts, steps
 
@@ -130,61 +131,18 @@ def test_the_log_of_a_softmax_gets_the_function_of_torch_for_both(fault: str, tm
         assert bool(grad.isfinite().all())
 
 
-# a function, its x, and the kind of a birth there with the clause about x
-_BIRTHS = """
-x.exp() | 1000 1 | overflow: x is above 88.72
-x.exp() | 1 2 | product:
-x.exp2() | 128 1 | overflow: x is above 128
-x.expm1() | 89 1 | overflow: x is above 88.72
-x.sqrt() | 0 -1 4 0 | root: x is 0 (2) or below 0 (1)
-x.rsqrt() | 0 -1 4 | division: x is 0 (1) or below 0 (1)
-x.reciprocal() | 0 1 | division: x is 0
-x.log() | 0 -1 1 inf nan -inf | log: x is 0 (1) or below 0 (2) or inf (1) or -inf (1) or nan (1)
-x.log1p() | -1 0 -2 | log: x is -1
-x.logit() | 0 1 2 -1 0.5 | log: x is 0 (1) or 1 (1) or outside of [0, 1] (2)
-x.acos() | 1 -1 2 0.5 | arc: x is 1 (1) or -1 (1) or outside of [-1, 1] (1)
-x.acosh() | 1 2 | arc: x is 1 (1) or outside of [-1, 1] (1)
-x ** 0.5 | 0 -1 3 | root: x is 0 (1) or below 0 (1)
-x ** -1 | 0 -1 3 | division: x is 0
-x ** 2 | 0 -1 3 | root: x is 0
-x ** 2 | 1 3 | product: x lies from 1 to 3
-x ** x.detach() | -1 2 | product: x lies from -1 to 2
-1 / x | 0 2 | factor:
-one / x | 0 2 | division: x is 0
-one / x | 1e-7 2 | division: x lies from 1e-07 to 2
-one / x | 1e-6 2 | division: x lies from 1e-06 to 2
-one.half() / x.half() | 0.01 2 | product: x lies from 0.01 to 2
-one.half() / x.half() | 0.02 2 | product: x lies from 0.02 to 2
-torch.atan2(one, x) | 0 1 | division: x is 0
-torch.xlogy(x, one * 0) | 0 1 | log: x is 0
-torch.addcdiv(one, x, x.detach()) | 0 1 | division: x is 0
-(1 - x.softmax(0)).log() | 0 200 | log: x is 0
-x.softmax(0) | inf 1 | softmax:
-x.log_softmax(0) | -inf -inf | softmax:
-x.log_softmax(0) | 1 2 | minus infinity:
-x * x.detach() | inf 1 | factor:
-x[None] @ x | inf 1 | product:
-torch.complex(x, x).reciprocal() | 0 1 | division: x is 0
-torch.linalg.norm(x) | 0 0 | root: x is 0
-torch.linalg.qr(x.diag())[0] | 0 0 | matrix:
-x.softmax(0)[:1].log() | 0 200 | log of softmax: x is 0
-(1 - x.softmax(0)).log() | 1 2 | log: x lies from 0.269 to 0.731
-x.softmax(0).log() | 0 200 | log of softmax: x is 0
-x.masked_fill(x > 1, -inf).softmax(0).log() | 1 2 | log: x is 0
-(x + 0).softmax(0).log() | 0 200 | log: x is 0
-x.sigmoid().log() | -200 2 | log of sigmoid: x is 0
-(1 - x.sigmoid()).log() | 1 200 | log of sigmoid: x is 0
-"""
+def birth_of(function: Callable[[Tensor, Tensor], Tensor], *numbers: float) -> str:
+    """The kind of a birth at a function of an x with these numbers, and the clause about x."""
+    x = nn.Parameter(torch.tensor([*map(float, numbers)]))
+    y: Any = function(x * 1, torch.ones_like(x))
+    op = op_of(y.grad_fn)
+    clause, is_ordinary = births.describe_input(op, y.grad_fn, torch.ones_like(y, dtype=torch.bool))
+    return f"{births.kind_of(op, y.grad_fn, is_ordinary)}: {clause}"
 
 
-@pytest.mark.parametrize("row", _BIRTHS.strip().splitlines())
-def test_a_birth_has_its_kind_and_the_values_that_did_it(row: str) -> None:
-    function, numbers, described = row.split(" | ")
-    x = nn.Parameter(torch.tensor([float(number) for number in numbers.split()]))
-    y = eval(function, {"torch": torch, "x": x * 1, "one": torch.ones_like(x), "inf": math.inf})
-    node, op = y.grad_fn, op_of(y.grad_fn)
-    clause, is_ordinary = births.describe_input(op, node, torch.ones_like(y, dtype=torch.bool))
-    assert f"{births.kind_of(op, node, is_ordinary)}: {clause}".strip() == described
+def test_a_birth_has_the_written_kind_and_the_values_that_did_it() -> None:
+    names = {"torch": torch, "birth_of": birth_of, "inf": math.inf, "nan": math.nan}
+    assert_written(Path(__file__).with_name("births.txt"), names)
 
 
 _FROM_INPUTS = """
