@@ -2,6 +2,7 @@
 
 import functools
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from pseudograd.listen.frames import NOWHERE
 from pseudograd.torch_table.forms import SavedValues
 
 from ..choices import every_pair, folded
+from ..written import assert_written
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 Leaving = tuple[Tensor | None, ...]
@@ -158,24 +160,6 @@ def test_the_regions_of_x_are_counted_one_by_one(way: str, dtype: torch.dtype, b
         assert {name: float(counts[name]) for name in alone} == {name: float(alone[name]) for name in alone}
 
 
-@pytest.mark.parametrize(
-    ("primitive", "inputs", "bounds"),
-    [
-        ("torch.fmin", (3.0, 4.0), [3.0, None, 4.0]),
-        ("torch.fmax", (3.0, 4.0), [3.0, 4.0, None]),
-        ("torch.clamp", (3.0, 4.0, 5.0), [3.0, 4.0, 5.0]),
-        ("torch.clamp", ([3.0, 3.0], 4.0, 5.0), [None] * 3),
-        ("abs", (3.0,), [None] * 3),
-    ],
-)
-def test_the_bounds_of_x_are_known_of_a_clamp_in_the_shape_of_the_gradient(
-    primitive: str, inputs: tuple[Any, ...], bounds: list[float | None]
-) -> None:
-    saved = SavedValues([], primitive, tuple(map(torch.tensor, inputs)))
-    result = grads.bounds_of(match((torch.ones(()),), torch.ones(())), saved)
-    assert [None if value is None else float(value) for value in result] == bounds
-
-
 @folded
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["ReluBackward0", "ClampBackward1", "MulBackward0"])
@@ -307,62 +291,51 @@ def test_nothing_is_kept_of_a_parameter_whose_first_gradient_is_whole() -> None:
     assert (entries.missing(), entries.had_gradient) == (None, True)
 
 
-@pytest.mark.parametrize(
-    ("is_looked_up", "entries", "reached", "misses_many"),
-    [
-        *(
-            (True, 4, 0, False),
-            (True, 4, 1, True),
-            (True, 4, 3, True),
-            (True, 2**18, 1, True),
-            (True, 2**18 + 1, 1, False),
-        ),
-        *((False, 4, 0, False), (False, 4, 1, True), (False, 4, 2, True), (False, 4, 3, False), (False, 4, 4, False)),
-    ],
-)
-def test_half_of_the_entries_or_any_of_a_table_are_many(
-    is_looked_up: bool, entries: int, reached: int, misses_many: bool
-) -> None:
-    leaf = Leaf(1, torch.nn.Parameter(torch.zeros(entries)), Names(), 0)
+def make_leaf(entries: int = 2) -> Leaf:
+    return Leaf(1, torch.nn.Parameter(torch.zeros(entries)), Names(), 0)
+
+
+def misses_many(reached: int, entries: int, *, is_looked_up: bool) -> bool:
+    leaf = make_leaf(entries)
     leaf.is_looked_up = is_looked_up
     leaf.entries.add((torch.arange(entries) < reached).float())
-    assert leaf.misses_many == misses_many
+    return leaf.misses_many
 
 
-@pytest.mark.parametrize(
-    ("state", "is_taken_away", "starves"),
-    [
-        ("", False, True),
-        ("had", False, False),
-        ("had zero", True, True),
-        ("had zero grad", False, False),
-        ("had zero optimizer", False, False),
-        ("had optimizer missed", True, True),
-        ("had optimizer missed saw", False, False),
-        ("whole optimizer missed", False, False),
-        ("saw", False, False),
-    ],
-)
-def test_a_leaf_starves_without_a_gradient_or_if_it_is_taken_away(
-    state: str, is_taken_away: bool, starves: bool
-) -> None:
-    leaf, words = Leaf(1, torch.nn.Parameter(torch.zeros(2)), Names(), 0), state.split()
+def state_of(*words: str) -> str:
+    """What is said of a leaf with these flags."""
+    leaf = make_leaf()
     leaf.is_in_optimizer = "optimizer" in words
     if "had" in words:
         leaf.entries.add(torch.tensor([0.0, 1.0]))
-    flags = {
-        "whole": leaf.whole_had_gradient,
-        "saw": leaf.step_saw_gradient,
-        "missed": leaf.step_missed_gradient,
-        "grad": leaf.grad_was_nonzero,
-    }
-    for word, flag in flags.items():
-        if word in words:
-            flag.add(True)
+    flags = {"whole": leaf.whole_had_gradient, "saw": leaf.step_saw_gradient, "missed": leaf.step_missed_gradient}
+    flags["grad"] = leaf.grad_was_nonzero
+    for word in {*flags} & {*words}:
+        flags[word].add(True)
     if "zero" in words:
         leaf.grad_was_nonzero.add(False)
-    assert leaf.had_gradient == ("had" in words or "whole" in words)
-    assert (leaf.is_taken_away, leaf.starves) == (is_taken_away, starves)
+    return f"had gradient {leaf.had_gradient}, taken away {leaf.is_taken_away}, starves {leaf.starves}"
+
+
+def bounds_of(primitive: str, *inputs: Any) -> list[float | None]:
+    saved = SavedValues([], primitive, tuple(map(torch.tensor, inputs)))
+    bounds = grads.bounds_of(match((torch.ones(()),), torch.ones(())), saved)
+    return [None if value is None else float(value) for value in bounds]
+
+
+def steps_of_series(count: int) -> str:
+    """The steps that are left of so many, each with its number as its value."""
+    series = Series[float]()
+    for step in range(count):
+        series.add(step, float(step))
+    numbers = numbers_of(series)
+    steps = [step for step, value in numbers if value == step]
+    assert len(steps) == len(numbers)
+    return " ".join(map(str, steps))
+
+
+def test_the_written_states_of_a_leaf_bounds_of_a_clamp_and_steps_of_a_series() -> None:
+    assert_written(Path(__file__).with_name("leaves.txt"), globals())
 
 
 def test_grad_is_looked_at_until_it_differs_from_0_or_a_step_will() -> None:
@@ -389,7 +362,7 @@ def test_grad_is_looked_at_until_it_differs_from_0_or_a_step_will() -> None:
 
 def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags_of_rows_alone() -> None:
     empty, table = Entries(is_detailed=True), Entries(is_detailed=True)
-    leaf = Leaf(1, torch.nn.Parameter(torch.zeros(4)), Names(), 0)
+    leaf = make_leaf(4)
     empty.add(torch.ones(0))
     leaf.add(torch.zeros(4))
     assert (empty.had_gradient, leaf.had_gradient, leaf.misses_many) == (False, False, False)
@@ -398,15 +371,6 @@ def test_an_empty_gradient_and_one_of_zeros_are_none_and_a_large_table_has_flags
     small = Entries(is_detailed=True)
     small.add(torch.tensor([[1.0], [0.0]]).expand(2, 2**21))
     assert small.missing() == (2**22, 2**21, 2, 1)
-
-
-@pytest.mark.parametrize(("count", "interval"), [(64, 1), (65, 2), (128, 2), (129, 4)])
-def test_a_series_keeps_its_first_value_and_its_last_and_thins_out_the_others(count: int, interval: int) -> None:
-    series = Series[float]()
-    for step in range(count):
-        series.add(step, float(step))
-    steps = sorted({*range(0, count, interval), count - 1})
-    assert numbers_of(series) == tuple((step, float(step)) for step in steps)
 
 
 @pytest.mark.skipif(native.operators is None, reason="no kernels in C here")
