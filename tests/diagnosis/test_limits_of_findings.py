@@ -153,6 +153,7 @@ OTHERS = [
     ({"family": "round"}, "with pseudograd.override(round=lambda site: 'identity'"),
     ({"family": "relu", "direction": "ascent"}, "with pseudograd.override(relu=lambda site: 'leaky'"),
     ({"family": None, "op": "mul"}, "Print the other factor"),
+    ({"family": None, "op": "toCopy"}, "Scale the loss, as torch.amp.GradScaler does"),
     ({"family": None, "own_remedy": "another"}, "another"),
     ({"family": None}, "Look at the values that enter here: print their range."),
 ]

@@ -38,6 +38,7 @@ DRAW = (
 _RULES = {"round": OPS["round"].default_rule, "sign": OPS["sign"].default_rule, "relu": LEAKY_RULE}
 # By op, where no rule is known to help.
 _LOOK = {
+    "toCopy": "Scale the loss, as torch.amp.GradScaler does, or cast to torch.bfloat16: what arrives is too small for the dtype of x.",
     HOOK: "Let the hook return what should pass, or remove it: its handle has remove(). Leave it if it freezes on purpose.",
     "mul": "Print the other factor: it is 0, or so small that the product is.",
     "where": "Print the condition: wherever a gradient arrives, it chooses the other value.",
