@@ -641,7 +641,7 @@ def reach(count: int = 1, *, is_parameter: bool = True, **fields: Any) -> Any:
     reached = [SimpleNamespace(name=f"p{number}", is_parameter=is_parameter) for number in range(count)]
     empty = {
         "used_backwards": [],
-        "most_hit": count,
+        "first_hit": count,
         "are_weights_broken": False,
         "lost_steps": 0,
         "hit_backwards": [1, 2, 3],
@@ -655,7 +655,7 @@ REACHES = [
     (reach(is_parameter=False), "1 tensor got it: p0"),
     (reach(used_backwards=[4, 5]), "1 parameter got it: p0; the step after backward 4 used it"),
     (
-        reach(used_backwards=[4], most_hit=2),
+        reach(used_backwards=[4], first_hit=2),
         "1 parameter got it: p0; the step after backward 4 used that of 2 parameters",
     ),
     (reach(are_weights_broken=True), "1 parameter got it: p0; the weights are not finite since"),
