@@ -10,18 +10,17 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from pseudograd.diagnosis import processes
+from pseudograd.diagnosis import processes, records
 from pseudograd.diagnosis.count.norms import Facts
-from pseudograd.diagnosis.judge import advice
-from pseudograd.diagnosis.judge.dead_units import are_chosen_out, are_dead, calm_lines, group_dead
+from pseudograd.diagnosis.judge import advice, dead_units, starving, statements
+from pseudograd.diagnosis.judge.dead_units import calm_lines, group_dead
 from pseudograd.diagnosis.judge.findings import convention, edge, nonfinite, stalled, vanish
-from pseudograd.diagnosis.judge.norms import Fall, find_fall
-from pseudograd.diagnosis.judge.starving import _agree, _siblings
-from pseudograd.diagnosis.judge.statements import find_unread, name_of_optimiser
-from pseudograd.diagnosis.records import Copied, Finding, Partly, Site, Starved, Structural
+from pseudograd.diagnosis.judge.norms import find_fall
+from pseudograd.diagnosis.records import Partly, Site, Structural
 from pseudograd.listen import frames
 from pseudograd.torch_table.eras import ERAS, installed_era
 
+from ..written import assert_written
 from .checks import define
 
 
@@ -46,122 +45,27 @@ def test_the_shares_of_a_site_and_the_entries_that_are_nan() -> None:
     assert replace(full, above=None).cut_at_nan == site(arrived=0, at_bound=3).at_bound_share == 0
 
 
-# The fields that only this process reads, and those that are not empty unless said.
-HIDDEN: dict[type, tuple[set[str], dict[str, object]]] = {
-    Site: (
-        {"order", "upstream", "source", "is_own", "own_remedy", "is_second_order", "direction"},
-        {"direction": "descent"},
-    ),
-    Structural: ({"upstream", "source", "is_final_cut", "is_recomputed", "compared_at"}, {"is_final_cut": True}),
-    Starved: ({"is_unstepped", "is_in_all", "reason"}, {"is_in_all": True}),
-    Partly: ({"drops", "own_choice"}, {}),
-    Copied: (set(), {}),
-    Finding: ({"is_muted", "other_pin"}, {"share": 1.0}),
-}
-
-
-@pytest.mark.parametrize("kind", HIDDEN)
-def test_what_a_record_shows_and_what_it_holds_unless_said(kind: Any) -> None:
-    hidden = {field.name for field in fields(kind) if not field.repr}
+def hidden(kind: Any) -> str:
+    """The fields that only this process reads, and those of the record that are not empty unless said."""
+    unseen = {field.name for field in fields(kind) if not field.repr}
     facts = {field.name for field in fields(Facts)} if kind is Site else set()
+    assert facts <= unseen
     truthy = {field.name: field.default for field in fields(kind) if field.default and field.default is not MISSING}
-    assert (hidden - facts, truthy) == HIDDEN[kind]
-    assert facts <= hidden
+    return f"hidden {', '.join(sorted(unseen - facts))}; begins as {truthy}"
 
 
-CALM = [
-    ({}, False),
-    ({"is_subtracted": True}, True),
-    ({"reuses_input": True}, True),
-    ({"reuses_input": True, "recoverable": 0}, True),
-    ({"reuses_input": True, "recoverable": 1}, False),
-    *(({name: True}, False) for name in ("has_only_lower_bound", "has_guards_alone", "is_floor_of_loss")),
-    *(
-        ({name: True, "recoverable": 0}, True)
-        for name in ("has_only_lower_bound", "has_guards_alone", "is_floor_of_loss")
-    ),
-    ({"recoverable": 0}, False),
-]
-GUARDING = [
-    *(({name: True}, True) for name in ("has_guard_bound", "is_before_pole", "is_before_exp", "has_no_upper_bound")),
-    ({"has_no_upper_bound": True, "has_only_lower_bound": True}, False),
-    ({"has_only_lower_bound": True}, False),
-]
-INFINITE = [
-    ({"nonfinite": 1, "cut": 1, "cut_magnitude": math.inf}, True),
-    ({"nonfinite": 0, "cut": 1, "cut_magnitude": math.inf}, False),
-    ({"nonfinite": 1, "cut": 0, "cut_magnitude": math.nan}, False),
-    ({"nonfinite": 1, "cut": 1, "cut_magnitude": 2.0}, False),
-]
-PROPERTIES = [("is_calm_clip", *row) for row in CALM] + [("may_guard", *row) for row in GUARDING]
-PROPERTIES += [("is_guard", *row) for row in INFINITE]
+def purposes(**fields: Any) -> str:
+    """What the op is for."""
+    names = ("is_calm_clip", "may_guard", "is_guard")
+    return ", ".join(name for name in names if getattr(site(**fields), name)) or "nothing"
 
 
-@pytest.mark.parametrize(("name", "fields", "answer"), PROPERTIES)
-def test_what_an_op_is_for(name: str, fields: dict[str, Any], answer: bool) -> None:
-    assert getattr(site(**fields), name) is answer
-
-
-MEANT = "None, if the clip is meant: "
-INTENT = "None, if {}. Else compare a training with rule='inward'{}."
-PASSED = ", which passes 100 % of what is cut"
-OVERRIDE = "with pseudograd.override(clamp=lambda site: 'inward' if site.is_at('a.py:1') else None): ...  # around the training step"
-ASCENDING = "pseudograd.clamp(..., maximize=True)"
-OF_CLAMPS: list[tuple[dict[str, Any], str]] = [
-    ({}, f"{OVERRIDE}: it passes 100 % of what is cut{advice._UNLESS_MEANT}"),
-    ({"recoverable": 25}, f"{OVERRIDE}: it passes 5.0 % of what is cut{advice._UNLESS_MEANT}"),
-    (
-        {"recoverable": 24},
-        f"{MEANT}95.2 % of what is cut would only lead further outside, as with free bits, or in the clipped loss of ",
-    ),
-    ({"recoverable": None}, INTENT.format(advice._UNSEEN, "")),
-    ({"has_guard_bound": True}, INTENT.format(advice._GUARDS, PASSED)),
-    ({"has_guard_bound": True, "direction": "ascent"}, INTENT.format(advice._GUARDS, f", maximize=True{PASSED}")),
-    ({"is_ceiling": True, "is_addend": True, "above": 1, "below": 0}, INTENT.format(advice._LEAVES_OUT, PASSED)),
-    ({"is_ceiling": True, "is_addend": True, "above": 1, "below": 1}, OVERRIDE),
-    ({"is_ceiling": True, "is_addend": True, "above": 0, "below": 0}, OVERRIDE),
-    ({"is_ceiling": True, "is_addend": False, "above": 1, "below": 0}, OVERRIDE),
-    ({"is_window": True, "cut": 998, "recoverable": 998}, INTENT.format(advice._ZERO_IS_MEANT, PASSED)),
-    ({"is_activation": True}, INTENT.format(advice._ZERO_IS_MEANT, PASSED)),
-    ({"has_only_lower_bound": True}, INTENT.format(advice._ZERO_IS_MEANT, PASSED)),
-    ({"is_window": True, "cut": 999, "recoverable": 999}, OVERRIDE),
-    ({"steep_op": "exp"}, f"{MEANT}outside, the slope of exp grows without end"),
-    ({"where": "?"}, advice._UNKNOWN_LINE),
-    ({"where": "?", "recoverable": None}, advice._UNKNOWN_LINE),
-    (
-        {"direction": "ascent"},
-        f"{ASCENDING}  # in place of this call, as its optimizer ascends: it passes",
-    ),
-    (
-        {"direction": "unknown"},
-        f"If the program adds this gradient to x, {ASCENDING} in place of this call. If it subtracts it: {OVERRIDE}",
-    ),
-    (
-        {"within": "f"},
-        "Write this call out in torch's own functions: override does not reach the clamp inside f, which torch",
-    ),
-]
-
-
-@pytest.mark.parametrize(("fields", "start"), OF_CLAMPS)
-def test_the_advice_at_a_clamp(fields: dict[str, Any], start: str) -> None:
+def clamp_advice(**fields: Any) -> str:
     clamp = site(**{"op": "clamp", "family": "clamp", "cut": 500, "recoverable": 500, **fields})
-    assert advice.advise(clamp, SimpleNamespace(values=[], sites=[])).startswith(start)
+    return advice.advise(clamp, SimpleNamespace(values=[], sites=[]))
 
 
-OTHERS = [
-    ({"family": "round"}, "with pseudograd.override(round=lambda site: 'identity'"),
-    ({"family": "relu", "direction": "ascent"}, "with pseudograd.override(relu=lambda site: 'leaky'"),
-    ({"family": None, "op": "mul"}, "Print the other factor"),
-    ({"family": None, "op": "toCopy"}, "Scale the loss, as torch.amp.GradScaler does"),
-    ({"family": None, "own_remedy": "another"}, "another"),
-    ({"family": None}, "Look at the values that enter here: print their range."),
-]
-
-
-@pytest.mark.parametrize(("fields", "start"), OTHERS)
-def test_the_advice_at_another_op(fields: dict[str, Any], start: str) -> None:
-    assert advice.advise(site(**fields), SimpleNamespace()).startswith(start)
+OVERRIDE = "with pseudograd.override(clamp=lambda site: 'inward' if site.is_at('a.py:1') else None): ...  # around the training step"
 
 
 def test_a_pin_stays_away_from_a_guard_that_it_would_open() -> None:
@@ -193,7 +97,7 @@ def test_a_pin_stays_away_from_a_guard_that_it_would_open() -> None:
     assert advice.pin(site(within="f", where="?"), newer, evidence) == pin
 
 
-EDGES = [
+EDGES: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
     ({"at_bound": 0}, False),
     ({"eras": dict.fromkeys(ERAS, 1.0)}, False),
@@ -203,20 +107,20 @@ EDGES = [
 
 
 @pytest.mark.parametrize("passes", ERAS)
-@pytest.mark.parametrize(("fields", "is_edge"), EDGES)
-def test_gradients_at_a_bound_are_an_edge_where_the_eras_differ(passes: str, fields: Any, is_edge: bool) -> None:
+def test_gradients_at_a_bound_are_an_edge_where_the_eras_differ(passes: str) -> None:
     era = installed_era()
     eras = {name: float(name == passes) for name in ERAS}
-    bound = site(**{"op": "clamp", "family": "clamp", "at_bound": 1, "eras": eras, **fields})
-    leaves = SimpleNamespace(unpack=lambda mask: [])
-    evidence = SimpleNamespace(suspects=[bound], sites=[bound], nonfinite=None, leaves=leaves, values=[])
-    causes = [(finding.share, finding.cause) for finding in edge.KIND.find(evidence)]
     (other,) = {*ERAS} - {era}
     cuts = f"; {other} cuts there" if passes == era else ", which cuts there"
-    assert causes == [(1e-3, f"this torch is of the era {era}{cuts}")] * is_edge
-    evidence.nonfinite = SimpleNamespace(is_finding=True)
-    evidence.suspects = [replace(bound, nonfinite=1)]
-    assert [*edge.KIND.find(evidence)] == []
+    for of_site, is_edge in EDGES:
+        bound = site(**{"op": "clamp", "family": "clamp", "at_bound": 1, "eras": eras, **of_site})
+        leaves = SimpleNamespace(unpack=lambda mask: [])
+        evidence = SimpleNamespace(suspects=[bound], sites=[bound], nonfinite=None, leaves=leaves, values=[])
+        causes = [(finding.share, finding.cause) for finding in edge.KIND.find(evidence)]
+        assert causes == [(1e-3, f"this torch is of the era {era}{cuts}")] * is_edge, of_site
+        evidence.nonfinite = SimpleNamespace(is_finding=True)
+        evidence.suspects = [replace(bound, nonfinite=1)]
+        assert [*edge.KIND.find(evidence)] == [], of_site
 
 
 def behind(**of_step: Any) -> tuple[Site, Any]:
@@ -227,7 +131,7 @@ def behind(**of_step: Any) -> tuple[Site, Any]:
     return bound, SimpleNamespace(sites=[bound, step], leaves=leaves)
 
 
-STEPS_BEHIND = [
+STEPS_BEHIND: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
     ({"family": "sign"}, True),
     ({"family": "relu"}, False),
@@ -240,34 +144,30 @@ STEPS_BEHIND = [
 ]
 
 
-@pytest.mark.parametrize(("of_step", "is_behind"), STEPS_BEHIND)
-def test_a_step_behind_a_clamp_passes_nothing_in_any_era(of_step: Any, is_behind: bool) -> None:
-    bound, evidence = behind(**of_step)
-    assert (edge.step_behind(bound, evidence) is not None) is is_behind
+def test_a_step_behind_a_clamp_passes_nothing_in_any_era() -> None:
     newer = {name: float(name != installed_era()) for name in ERAS}
-    for eras in (newer, dict.fromkeys(ERAS, 0.0), {}):
-        assert edge.is_cut_behind(replace(bound, eras=eras), evidence) is is_behind
     older = {name: float(name == installed_era()) for name in ERAS}
-    assert edge.is_cut_behind(replace(bound, eras=older), evidence), (
-        "the installed era passes most, and the leaf starves"
-    )
-    assert not edge.is_cut_behind(replace(bound, eras=older, upstream=0), evidence), "no leaf starves"
+    for of_step, is_behind in STEPS_BEHIND:
+        bound, evidence = behind(**of_step)
+        assert (edge.step_behind(bound, evidence) is not None) is is_behind, of_step
+        for eras in (newer, dict.fromkeys(ERAS, 0.0), {}):
+            assert edge.is_cut_behind(replace(bound, eras=eras), evidence) is is_behind, (of_step, eras)
+        # The installed era passes most: it is cut behind if a leaf starves.
+        assert edge.is_cut_behind(replace(bound, eras=older), evidence), of_step
+        assert not edge.is_cut_behind(replace(bound, eras=older, upstream=0), evidence), of_step
     assert edge.is_cut_by_its_era(replace(bound, eras=newer))
     for other in ({"eras": older}, {"eras": {}}, {"eras": newer, "cut": 2}, {"eras": newer, "cut": 0, "at_bound": 0}):
-        assert not edge.is_cut_by_its_era(replace(bound, **other))
+        assert not edge.is_cut_by_its_era(replace(bound, **other)), other
 
 
 # --- several processes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("answers", "answer"), [((True, False), True), ((False, None), None), ((False, False), False), ((None, True), True)]
-)
-def test_a_cut_in_several_processes_reaches_the_loss_of_one(answers: Any, answer: bool | None) -> None:
-    cuts = [Structural("detach", "a.py:1", "a.py:1", "x", 2, each, (str(each),)) for each in answers]
-    merged = processes._merge_cuts(cuts)
-    names = tuple(dict.fromkeys(map(str, answers)))
-    assert (merged.reaches_loss, merged.calls, merged.parameters) == (answer, 4, names)
+def merged(*answers: bool | None) -> str:
+    """A cut that was recorded in several processes, of which each knows whether it reaches the loss."""
+    cuts = [Structural("detach", "a.py:1", "a.py:1", "x", 2, answer, (str(answer),)) for answer in answers]
+    cut = processes._merge_cuts(cuts)
+    return f"reaches the loss {cut.reaches_loss}, {cut.calls} calls, parameters {' '.join(cut.parameters)}"
 
 
 def test_the_counts_of_several_processes_are_added_up() -> None:
@@ -287,27 +187,6 @@ def partly(*, site_fields: dict[str, Any] | None = None, **fields: Any) -> Partl
     return Partly(**{"parameter": "weight", "shape": (8, 2), "cause": cause, **counts, **fields})
 
 
-DEAD = [
-    ({}, {}, True),
-    ({"dead_units": 5}, {}, False),
-    ({"units": 7, "dead_units": 7}, {}, False),
-    ({"backwards": 2}, {}, False),
-    ({"is_looked_up": True}, {}, False),
-    ({"cause": None}, {}, False),
-    ({}, {"cut": 899}, False),
-    ({}, {"elements": 1023}, False),
-    ({}, {"family": "mul"}, False),
-    ({}, {"family": "mul", "is_own": True, "cut": 0}, True),
-    ({}, {"family": "mul", "op": "Jump", "cut": 0}, True),
-]
-
-
-@pytest.mark.parametrize(("fields", "of_site", "is_dead"), DEAD)
-def test_most_units_are_dead_after_enough_chances(fields: Any, of_site: Any, is_dead: bool) -> None:
-    record = partly(site_fields=of_site, **fields)
-    assert are_dead(record) is is_dead
-
-
 def test_parameters_whose_units_die_at_one_op_are_one_finding() -> None:
     of_site = [{"where": "b.py:2"}, {"expression": "g(x)"}, {"module": "0"}]
     others = [partly(site_fields=fields) for fields in of_site]
@@ -319,24 +198,10 @@ def test_parameters_whose_units_die_at_one_op_are_one_finding() -> None:
     assert [[row.parameter for row in group] for group in groups] == [["weight", "bias"], *[["weight"]] * 5]
 
 
-CHOSEN = [
-    ({}, True),
-    ({"without": 7}, False),
-    ({"units": 7}, False),
-    ({"backwards": 2}, False),
-    ({"own_choice": None}, False),
-    ({"drops": ()}, False),
-    ({"drops": ((site(), "cuts"),), "own_choice": SimpleNamespace()}, False),
-    ({"drops": ((site(), "cuts"),)}, True),
-    ({"cause": site(cut=1000), "dead_units": 6}, False),
-]
-
-
-@pytest.mark.parametrize(("fields", "is_chosen"), CHOSEN)
-def test_most_entries_are_left_out_by_a_choice_of_their_own(fields: Any, is_chosen: bool) -> None:
+def chosen(**fields: Any) -> Partly:
+    """Half of the entries are left out by a choice of their own."""
     drops = ((site(family="where"), "cuts"),)
-    record = partly(**{"without": 8, "dead_units": 4, "own_choice": site(), "drops": drops, **fields})
-    assert are_chosen_out(record) is is_chosen
+    return partly(**{"without": 8, "dead_units": 4, "own_choice": site(), "drops": drops, **fields})
 
 
 def test_the_lines_about_parameters_that_get_a_gradient_in_part() -> None:
@@ -363,31 +228,15 @@ def test_the_lines_about_parameters_that_get_a_gradient_in_part() -> None:
 # --- a gradient that vanishes ---------------------------------------------------------------------------------------------
 
 
-FALLS: list[tuple[list[float], tuple[int, int] | None]] = [
-    ([0, 0.9, 1.8, 2.7, 3.6, 4.5, 5.4, 6.01], (0, 7)),
-    ([0, 0.9, 1.8, 2.7, 3.6, 4.5, 5.4, 5.99], None),
-    ([0, 1, 2, 3, 4, 5, 6], (0, 6)),
-    ([0, 3, 6, 9], None),
-    ([0], None),
-    ([], None),
-    ([0, 4, 7, 8, 8.99], None),
-    ([0, 4, 7, 8, 9.01], (0, 4)),
-    ([0, 3, 6, 9, 9.29], None),
-    ([0, 3, 6, 9, 9.31], (0, 4)),
-    ([0, 3, 6, 9, 9.5, -1], None),
-    ([1, 0, 2, 4, 6, 8], (1, 5)),
-    ([0, 2, math.inf, 4, 6, 8], (0, 5)),
-]
-
-
-@pytest.mark.parametrize(("decades", "fall"), FALLS)
-def test_a_fall_is_long_and_spread_over_layers(decades: list[float], fall: tuple[int, int] | None) -> None:
-    """decades: powers of ten by which the gradient has fallen at each weight; inf where it is 0."""
+def fall_of(*decades: float) -> str:
+    """The fall of a gradient, by the powers of ten by which it has fallen at each weight; inf where it is 0."""
     layers = [(str(number), 10.0 ** -float(power)) for number, power in enumerate(decades)]
-    layers += [("nan", math.nan), ("infinite", math.inf)]
-    finite = [layer for layer in layers if 0 < layer[1] < math.inf]
-    expected = fall and Fall(*layers[fall[1]], *layers[fall[0]], len(finite))
-    assert find_fall(layers) == (expected and pytest.approx(expected))
+    fall = find_fall([*layers, ("nan", math.nan), ("infinite", math.inf)])
+    if fall is None:
+        return "no fall"
+    low, small, high, large, count = fall
+    assert (small, large) == pytest.approx((dict(layers)[low], dict(layers)[high]))
+    return f"from layer {high} to layer {low}, {count} in all"
 
 
 def test_four_parameters_are_all_named() -> None:
@@ -411,102 +260,10 @@ def measured(level: float, peak: float = 0.2, steps: int = 5, **fields: Any) -> 
     return SimpleNamespace(level=level, peak=peak, steps=[0] * steps, **{**names, **fields})
 
 
-VERDICTS = [
-    (measured(0.09, 0.09), [], ""),
-    (measured(0.0, 0.0), [measured(0.0, 0.1)], "falls"),
-    (measured(0.5), [], "decides"),
-    (measured(0.5, steps=4), [], "unknown"),
-    (measured(0.49), [], "some"),
-    (measured(0.1), [], "some"),
-    (measured(0.09), [], "falls"),
-    (measured(0.09, steps=4), [], "unknown"),
-    (measured(0.09), [measured(0.5)], "some"),
-    (measured(0.09), [measured(0.49)], "falls"),
-    (measured(0.09), [measured(0.5, moved=9e-4)], "decides"),
-    (measured(0.09), [measured(0.5, moved=1e-3)], "some"),
-    (measured(0.09), [measured(0.49, moved=9e-4)], "falls"),
-    (measured(0.09, steps=1), [measured(0.0, stops=True)], "decides"),
-]
-
-
-@pytest.mark.parametrize(("line", "parameters", "said"), VERDICTS)
-def test_how_much_a_convention_matters(line: Any, parameters: list[Any], said: str) -> None:
-    assert convention.verdict(line, parameters) == said
-
-
-AMOUNTS = [
-    ("decides", measured(0.6), [], "60.0 % of this update is convention"),
-    ("falls", measured(0.6, 0.7), [], "70.0 % of this update is convention"),
-    ("some", measured(0.09, 0.3), [], "30.0 % of this update is convention"),
-    ("some", measured(0.0, 0.05), [measured(0.2), measured(0.6)], "60.0 % of the update of w is convention"),
-    ("some", measured(0.0, 0.1), [measured(0.6)], "10.0 % of this update is convention"),
-    ("decides", measured(1.0), [], "100 % of this update is convention"),
-    ("some", measured(0.1, 0.3), [], "10.0 % of this update is convention"),
-    ("decides", measured(1.5), [], "All of this update is convention (another one changes it by 1.5 times its size)"),
-    ("decides", measured(12.5), [], "All of this update is convention (another one changes it by 12 times its size)"),
-    ("decides", measured(math.inf), [], "All of this update is convention"),
-]
-
-
-@pytest.mark.parametrize(("judged", "line", "parameters", "said"), AMOUNTS)
-def test_how_much_of_an_update_is_convention(judged: str, line: Any, parameters: list[Any], said: str) -> None:
-    assert convention._amount(judged, line, parameters) == said
-
-
 OTHER = SimpleNamespace(whose="jax")
-UNMEASURED = convention.UNMEASURED
-MATTERS = [
-    ("unknown", measured(0.5, steps=1), [], "1 step is too few to say whether it matters"),
-    ("unknown", measured(0.5, steps=2), [], "2 steps are too few to say whether it matters"),
-    ("falls", measured(0.05), [], f"Later it is mostly 5.0 %; {UNMEASURED}"),
-    ("some", measured(0.2), [], f"The rest of the update moves these parameters, too; {UNMEASURED}"),
-    ("decides", measured(0.5), [], f"It may decide this training: its share stays high; {UNMEASURED}"),
-    (
-        "decides",
-        measured(0.5),
-        [measured(0.5, moved=0.0)],
-        f"It may decide this training: its share stays high, and w does not move; {UNMEASURED}",
-    ),
-    (
-        "decides",
-        measured(0.4),
-        [measured(0.5, moved=0.0), measured(0.5, moved=0.0, parameter="v"), measured(0.0, stops=True, parameter="u")],
-        f"It may decide this training: most of the update of w, v is convention, and w, v do not move; {UNMEASURED}",
-    ),
-    (
-        "decides",
-        measured(0.5),
-        [measured(0.0, stops=True)],
-        f"It may decide this training: in the first step w would get nothing as in JAX; {UNMEASURED}",
-    ),
-]
-
-
-@pytest.mark.parametrize(("judged", "line", "parameters", "said"), MATTERS)
-def test_what_is_said_of_a_convention(judged: str, line: Any, parameters: list[Any], said: str) -> None:
-    assert convention._matters(judged, line, parameters, OTHER) == said
 
 
 # --- the mend of what is not finite ---------------------------------------------------------------------------------------
-
-
-# In float16, bfloat16, float32 and float64.
-MENDS: dict[tuple[str, str], str] = {
-    ("root", "Sqrt"): "x.clamp(min={0.0001,1e-12,1e-12,1e-16})",
-    ("log", "Log"): "x.clamp(min={0.001,1e-12,1e-12,1e-16})",
-    ("log", "Log1P"): "x.clamp(min=-1 + {0.002,0.02,1e-06,1e-12})",
-    ("log", "Logit"): "x.clamp({0.002,0.02,1e-06,1e-12}, 1 - {0.002,0.02,1e-06,1e-12})",
-    ("arc", "Asin"): "x.clamp(-1 + {0.002,0.02,1e-06,1e-12}, 1 - {0.002,0.02,1e-06,1e-12})",
-    ("arc", "Acosh"): "x.clamp(min=1 + {0.002,0.02,1e-06,1e-12})",
-    ("division", "Div"): "torch.where(x.abs() > {0.01,1e-06,1e-06,1e-16}, x, {0.01,1e-06,1e-06,1e-16})",
-    ("division", "Addcdiv"): "torch.where(x.abs() > {0.01,1e-06,1e-06,1e-16}, x, {0.01,1e-06,1e-06,1e-16})",
-    ("division", "Reciprocal"): "torch.where(x.abs() > {0.01,1e-06,1e-06,1e-16}, x, {0.01,1e-06,1e-06,1e-16})",
-    ("division", "Pow"): "x.clamp(min={0.01,1e-06,1e-06,1e-16})",
-    ("softmax", "Softmax"): "x.clamp(-{6e4,1e30,1e30,1e30}, {6e4,1e30,1e30,1e30})",
-    ("overflow", "Exp"): "x.clamp(max={5,40,40,350})",
-    ("factor", "Mul"): "torch.where(x.isfinite(), x, 0)",
-    ("half result", "Pow"): "x.float()",
-}
 
 
 BIRTH = {"is_masked": False, "broken": "", "divides_by_number": False}
@@ -516,64 +273,16 @@ def birth(kind: str, op: str, dtype: torch.dtype = torch.float32, **fields: Any)
     return SimpleNamespace(**{"kind": kind, "op": op, "dtype": dtype, **BIRTH, **fields})
 
 
-@pytest.mark.parametrize(("kind", "op"), MENDS)
-def test_what_to_write_in_place_of_x(kind: str, op: str) -> None:
-    parts = [part.split("}") for part in MENDS[kind, op].split("{")]
-    for number, dtype in enumerate((torch.float16, torch.bfloat16, torch.float32, torch.float64)):
-        text = "".join(part[0].split(",")[number] + part[1] if len(part) > 1 else part[0] for part in parts)
-        assert nonfinite._mend(birth(kind, op, dtype)) == text
-    if kind == "factor":
-        assert nonfinite._mend(birth(kind, op, torch.cfloat)) == text, "infinity has a size above 0"
-    if kind == "division" and op == "Div":
-        assert nonfinite._mend(birth(kind, op, is_masked=True)) == "torch.where(x.abs() > 1e-06, x, 1)"
-        number = [nonfinite._mend(birth(kind, op, is_masked=masked, divides_by_number=True)) for masked in (0, 1)]
-        assert number == ["(1e-06 if abs(x) < 1e-06 else x)", "(1 if abs(x) < 1e-06 else x)"]
+def mends(kind: str, op: str) -> str:
+    """What is written in place of x in each dtype."""
+    dtypes = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    return "\n".join(f"{str(dtype)[6:]}: {nonfinite._mend(birth(kind, op, dtype))}" for dtype in dtypes)
 
 
-B = "torch.where(b.abs() > 1e-06, b, 1e-06)"
-REWRITTEN: list[tuple[str, str, str, str]] = [
-    ("division", "Div", "a / b", f"a / {B}"),
-    ("division", "Div", "torch.div(a, b)", f"torch.div(a, {B})"),
-    ("division", "Div", "a.div_(b)", f"a.div_({B})"),
-    ("division", "Div", "'é', a / b", ""),
-    ("division", "Div", "f('é') / b", f"f('é') / {B}"),
-    ("division", "Div", "a / (\n b)", ""),
-    ("division", "Div", "a + b", ""),
-    ("division", "Div", "a * b", ""),
-    ("division", "Div", "y = a / b", ""),
-    ("division", "Div", "a /= b", ""),
-    ("division", "Div", "div(a, b)", ""),
-    ("division", "Div", "torch.div(a)", ""),
-    ("division", "Div", "a / b.sqrt()", "a / b.clamp(min=1e-12).sqrt()"),
-    ("division", "Addcdiv", "torch.addcdiv(a, c, b)", f"torch.addcdiv(a, c, {B})"),
-    ("division", "Reciprocal", "1 / b", f"1 / {B}"),
-    ("division", "Reciprocal", "b.reciprocal()", f"{B}.reciprocal()"),
-    ("log", "Xlogy", "torch.special.xlogy(a, b)", "torch.special.xlogy(a, b.clamp(min=1e-12))"),
-    ("log", "Log", "a / b", ""),
-    ("log", "Log", "a.sqrt().log()", "a.sqrt().clamp(min=1e-12).log()"),
-    ("log", "Log", "F.log(a + b)", "F.log((a + b).clamp(min=1e-12))"),
-    ("arc", "Acos", "a.arccos()", "a.clamp(-1 + 1e-06, 1 - 1e-06).arccos()"),
-    ("root", "Sqrt", "a[0].sqrt()", "a[0].clamp(min=1e-12).sqrt()"),
-    ("root", "Pow", "a ** b", "a.clamp(min=1e-12) ** b"),
-    ("factor", "Mul", "a * b", "torch.where(a.isfinite(), a, 0) * b"),
-    ("root", "Sqrt", f"{'a' * 25}.sqrt()", f"{'a' * 25}.clamp(min=1e-12).sqrt()"),
-    ("factor", "Mul", f"{'a' * 24} * b", f"torch.where({'a' * 24}.isfinite(), {'a' * 24}, 0) * b"),
-    ("factor", "Mul", f"{'a' * 25} * b", f"torch.where((inner := {'a' * 25}).isfinite(), inner, 0) * b"),
-]
-
-
-@pytest.mark.parametrize(("kind", "op", "expression", "mended"), REWRITTEN)
-def test_the_line_with_its_x_mended(kind: str, op: str, expression: str, mended: str) -> None:
-    made = birth(kind, op)
-    assert nonfinite._rewrite(expression, made, nonfinite._mend(made)) == mended
-
-
-def test_the_other_factor_is_mended_if_it_is_the_broken_one() -> None:
-    made = birth("factor", "Mul", broken="other")
-    for call in ("a * {}", "torch.mul(a, {})"):
-        assert nonfinite._rewrite(call.format("b"), made, nonfinite._mend(made)) == call.format(
-            "torch.where(b.isfinite(), b, 0)"
-        )
+def rewritten(kind: str, op: str, expression: str, **fields: Any) -> str:
+    """The line with its x mended."""
+    made = birth(kind, op, **fields)
+    return nonfinite._rewrite(expression, made, nonfinite._mend(made)) or "not rewritten"
 
 
 BORN = {
@@ -586,55 +295,16 @@ BORN = {
     "parameter": "w",
 }
 BORN |= {"tally": None, "earlier_backward": 0, "excess": 0.0}
-NOT_FINITE = "came in with the forward of backward 3: 2 of 8 entries of the result"
-BIRTHS = [
-    ({}, "born in backward 3: 2 of 8 entries that leave are not finite, where x is 0, and all that arrive are finite"),
-    ({"values": ""}, "born in backward 3: 2 of 8 entries that leave are not finite, and all that arrive are finite"),
-    ({"is_forward": True, "origin": "log"}, "born in backward 3: 2 of 8 entries that leave are not finite, where x"),
-    ({"kind": "weights"}, "w is not finite before backward 3"),
-    (
-        {"kind": "data", "values": "nan"},
-        "2 of 8 entries of what is put in with w are nan in backward 3, and so is the loss: it came in",
-    ),
-    ({"kind": "data", "parameter": "", "broken": "x"}, "2 of 8 entries of 'x' here are x is 0 in backward 3, and so"),
-    ({"is_forward": True}, f"it {NOT_FINITE} of log with w are not finite, where x is 0, and so is the loss"),
-    ({"is_forward": True, "parameter": ""}, f"it {NOT_FINITE} of log are not finite, where x is 0, and so is the loss"),
-    ({"is_forward": True, "tally": 1}, f"it {NOT_FINITE} are not finite, where x is 0, and so is the loss"),
-    (
-        {"is_forward": True, "tally": 1, "earlier_backward": 1},
-        f"it {NOT_FINITE} are not finite, where x is 0, and so is the loss, as in",
-    ),
-]
 
 
-@pytest.mark.parametrize(("fields", "start"), BIRTHS)
-def test_where_a_value_was_not_finite_first(fields: dict[str, Any], start: str) -> None:
-    said = nonfinite._describe_birth(birth(**{"kind": "log", "op": "Log", **BORN, **fields}))
-    assert said.startswith(start)
-    assert said.endswith(start[-9:]) or len(said) > len(start)
-    assert ("detach or no_grad" in said) == bool(fields.get("earlier_backward"))
+def described(**fields: Any) -> str:
+    """Where a value was not finite first."""
+    return nonfinite._describe_birth(birth(**{"kind": "log", "op": "Log", **BORN, **fields}))
 
 
-HALF, LOG = torch.float16, nonfinite._WHY["log"]
-ENTERED = "a value that enters is not finite: it came in with the forward, from log"
-WHYS = [
-    ("log", {}, LOG),
-    ("log", {"is_masked": True}, LOG + nonfinite._MASKED),
-    ("log", {"dtype": HALF}, f"{LOG}; an epsilon below 3e-08 is 0 in float16"),
-    ("softmax", {"dtype": HALF}, nonfinite._WHY["softmax"]),
-    ("log", {"origin": "log"}, f"{LOG}; {ENTERED}"),
-    ("broken input", {"origin": "log"}, ENTERED),
-    ("other", {}, "the backward of Log makes it from values that are finite"),
-    ("other", {"is_forward": True}, "the forward of Log makes it from values that are finite"),
-    ("half", {}, "a gradient leaves, more than float16 holds: 65,504"),
-    ("half", {"excess": 2.0}, "a gradient leaves, 2 times as much as float16 holds: 65,504"),
-    ("overflow", {}, "the result or its slope is larger than float32 holds: 3.4e+38"),
-]
-
-
-@pytest.mark.parametrize(("kind", "fields", "why"), WHYS)
-def test_why_a_value_is_not_finite(kind: str, fields: dict[str, Any], why: str) -> None:
-    assert nonfinite._explain(birth(kind, "Log", **{**BORN, **fields})) == why
+def explained(kind: str, **fields: Any) -> str:
+    """Why a value is not finite."""
+    return nonfinite._explain(birth(kind, "Log", **{**BORN, **fields}))
 
 
 def reach(count: int = 1, *, is_parameter: bool = True, **fields: Any) -> Any:
@@ -649,107 +319,28 @@ def reach(count: int = 1, *, is_parameter: bool = True, **fields: Any) -> Any:
     return SimpleNamespace(**{"reached": reached, "has_optimiser": lambda: True, **empty, **fields})
 
 
-REACHES = [
-    (reach(0), "no parameter got it"),
-    (reach(5), "5 parameters got it: p0, p1, p2, p3 and 1 more"),
-    (reach(is_parameter=False), "1 tensor got it: p0"),
-    (reach(used_backwards=[4, 5]), "1 parameter got it: p0; the step after backward 4 used it"),
-    (
-        reach(used_backwards=[4], first_hit=2),
-        "1 parameter got it: p0; the step after backward 4 used that of 2 parameters",
-    ),
-    (reach(are_weights_broken=True), "1 parameter got it: p0; the weights are not finite since"),
-    (reach(lost_steps=2), "1 parameter got it: p0; no step followed 2 of 3 such backwards"),
-    (reach(lost_steps=2, has_optimiser=lambda: False), "1 parameter got it: p0"),
-]
+def epsilon(eps: float, dtype: torch.dtype) -> str:
+    return "\n".join(nonfinite._explain_eps(SimpleNamespace(eps=eps, kind="Adam"), dtype))
 
 
-@pytest.mark.parametrize(("who", "said"), REACHES)
-def test_who_got_what_is_not_finite(who: Any, said: str) -> None:
-    assert nonfinite._describe_reach(who) == said
-
-
-EPSILONS = [
-    (0.0, HALF, "eps=0 of Adam, so a step divides by 0 where the square of the gradient is 0", "eps=0.0001  # of Adam"),
-    (0.0, torch.float32, "eps=0 of Adam, so a step", "eps=1e-08  # of Adam"),
-    (
-        1e-8,
-        HALF,
-        "eps=1e-08 of Adam is 0 in float16, so a step divides by 0",
-        "eps=0.0001  # of Adam; or keep the weights in float32",
-    ),
-]
-
-
-@pytest.mark.parametrize(("eps", "dtype", "cause", "step"), EPSILONS)
-def test_an_epsilon_that_is_0(eps: float, dtype: torch.dtype, cause: str, step: str) -> None:
-    said = nonfinite._explain_eps(SimpleNamespace(eps=eps, kind="Adam"), dtype)
-    assert said[0].startswith(cause)
-    assert said[1].startswith(step)
-    assert ("autocast" in said[1]) == bool(eps)
-
-
-ENDINGS = [
-    ([math.nan], 1, True),
-    ([math.inf], 9, False),
-    ([math.inf], 10, True),
-    ([math.nan, 1.0], 12, False),
-    ([], 12, False),
-]
-
-
-@pytest.mark.parametrize(("norms", "backwards", "is_broken"), ENDINGS)
-def test_a_gradient_that_is_not_finite_at_the_end(norms: list[float], backwards: int, is_broken: bool) -> None:
-    sizes = SimpleNamespace(count=len(norms), norm_by_step=[*enumerate(norms)])
-    assert nonfinite._ends_broken(SimpleNamespace(sizes=sizes), backwards) is is_broken
+def ends_broken(norms: list[float], backwards: int) -> bool:
+    """If the last gradients, of which each has a norm, are not finite."""
     assert nonfinite._ends_broken(SimpleNamespace(sizes=None), backwards) is False
+    sizes = SimpleNamespace(count=len(norms), norm_by_step=[*enumerate(norms)])
+    return nonfinite._ends_broken(SimpleNamespace(sizes=sizes), backwards)
 
 
 # --- steps that move nothing ----------------------------------------------------------------------------------------------
 
 
-STILL: list[tuple[int, int, dict[str, Any], str]] = [
-    (5, 5, {}, "in all 5 steps: nothing moves"),
-    (4, 4, {}, ""),
-    (10, 12, {}, "in the last 10 of 12 steps: nothing moves any more"),
-    (9, 12, {}, ""),
-    (10, 12, {"leaves": [SimpleNamespace(had_gradient=False)]}, ""),
-    (10, 12, {"still_at": frames.NOWHERE}, ""),
-    (5, 5, {"has_schedule": True}, "in all 5 steps: nothing moves"),
-]
-
-
-@pytest.mark.parametrize(("still", "count", "fields", "said"), STILL)
-def test_an_optimiser_whose_rate_is_0(still: int, count: int, fields: dict[str, Any], said: str) -> None:
+def still(still_steps: int, steps: int, **fields: Any) -> str:
+    """What is said of an optimiser whose rate is 0."""
     usual = {"still_at": frames.location(), "leaves": [SimpleNamespace(had_gradient=True)], "has_schedule": False}
-    optimiser = SimpleNamespace(**{"still_steps": still, "steps": count, **usual, **fields})
+    optimiser = SimpleNamespace(**{"still_steps": still_steps, "steps": steps, **usual, **fields})
     recorder = SimpleNamespace(optimisers=SimpleNamespace(all=[optimiser]))
     evidence = SimpleNamespace(recorder=recorder, deliberate=SimpleNamespace(location=lambda location: False))
-    cause = "a scheduler set it, by the number of its own steps" if optimiser.has_schedule else "the program set it"
-    findings = [(finding.evidence, finding.cause) for finding in stalled._find_still_optimisers(evidence)]
-    assert findings == [(f"the rate of the optimiser is 0 {said}", cause)] * bool(said)
-
-
-RATES = [
-    (torch.float32, None, False, "Give the optimizer a larger rate"),
-    (torch.float64, 0.01, False, "Give the optimizer a rate 100 times as large"),
-    (torch.float32, 0.0, True, "Give these parameters a group of their own with a rate 1,000,000,000 times as large"),
-    (
-        torch.bfloat16,
-        0.01,
-        True,
-        "net.float()  # before the optimizer is made; then the forward under torch.autocast('cpu', torch.bf",
-    ),
-]
-
-
-@pytest.mark.parametrize(("dtype", "median", "others_move", "start"), RATES)
-def test_the_advice_for_steps_that_rounding_swallows(
-    dtype: torch.dtype, median: Any, others_move: bool, start: str
-) -> None:
-    advised = stalled._advise(dtype, "cpu", median, others_move, "net")
-    assert advised.startswith(start)
-    assert advised.endswith("; compare a training with it.")
+    findings = stalled._find_still_optimisers(evidence)
+    return "\n".join(f"{finding.evidence}; {finding.cause}" for finding in findings) or "nothing"
 
 
 def test_what_is_not_finite_and_was_not_seen_has_the_first_line_at_which_it_arrives() -> None:
@@ -775,34 +366,6 @@ def test_what_is_not_finite_and_was_not_seen_has_the_first_line_at_which_it_arri
 # --- lines whose result nobody reads --------------------------------------------------------------------------------------
 
 
-UNREAD: dict[str, tuple[str | None, str | None]] = {  # if the result is a tensor, and if it is one number
-    "x.clamp(0, 1)": ("x = x.clamp(0, 1)",) * 2,
-    "torch.clamp(x, 0)": ("x = torch.clamp(x, 0)",) * 2,
-    "F.relu(x)": ("x = F.relu(x)",) * 2,
-    "Own.apply(x)": ("x = Own.apply(x)",) * 2,
-    "torch.where(x, 1, 2)": ("y = torch.where(x, 1, 2)",) * 2,
-    "x.y.clamp(0)": ("y = x.y.clamp(0)",) * 2,
-    "torch.rand()": ("y = torch.rand()",) * 2,
-    **dict.fromkeys(
-        ("x.clamp_(0)", "torch.relu(x, inplace=True)", "torch.abs(x, out=x)", "x.backward()"), (None, None)
-    ),
-    **dict.fromkeys(("x.no_function_of_torch()", "print(x.clamp(0))", "clamp(x)", "(yield x.clamp(0))"), (None, None)),
-    "a = x.clamp(0)": (None, "a"),
-    "a = x.std()": (None, "a"),
-    "a = x.sum()": ("a", "a"),
-    "a = x.clamp(0).mean()": ("a", "a"),
-    "a = x.sum(1)": (None, "a"),
-    "a = x.sum(dim=1)": (None, "a"),
-    "a = x.clamp(0) + 1": (None, None),
-    **dict.fromkeys(
-        ("_a = x.sum()", "a = b = x.sum()", "x.a = x.sum()", "a: int = x.sum()", "a += x.sum()"), (None, None)
-    ),
-    **dict.fromkeys(("a = x.sum(); a += 1", "a = x.sum(); print(a)", "a = x.sum(); locals()"), (None, None)),
-    "global a; a = x.sum()": (None, None),
-    "a = x.sum(); print(b)": ("a", "a"),
-}
-
-
 class Seen:
     """Each of its functions notes the line that calls it."""
 
@@ -819,49 +382,24 @@ class Seen:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Python before 3.11 knows the line alone")
-@pytest.mark.parametrize("body", UNREAD)
-def test_a_line_whose_result_nobody_reads(body: str, tmp_path: Path) -> None:
-    names = {name: Seen() for name in ("torch", "F", "Own", "clamp")}
-    Seen.points.clear()
-    b = "" if "+=" not in body.partition(";")[0] else "a = 0; "
-    made = define(f"b = 0; {b}{body}", tmp_path / "line.py", "x", **names, print=id)(Seen())
-    list(made or ()) if "yield" in body else None
-    assert tuple(find_unread(Seen.points[0], is_number) for is_number in (False, True)) == UNREAD[body]
+def test_the_written_lines_whose_result_nobody_reads(tmp_path: Path) -> None:
+    def unread(body: str) -> str:
+        """What stands for the line, if its result is a tensor and if it is one number."""
+        names = {name: Seen() for name in ("torch", "F", "Own", "clamp")}
+        Seen.points.clear()
+        b = "" if "+=" not in body.partition(";")[0] else "a = 0; "
+        made = define(f"b = 0; {b}{body}", tmp_path / "line.py", "x", **names, print=id)(Seen())
+        list(made or ()) if "yield" in body else None
+        return f"{statements.find_unread(Seen.points[0], False)} | {statements.find_unread(Seen.points[0], True)}"
+
+    assert_written(Path(__file__).with_name("unread.txt"), {"unread": unread})
 
 
-# --- names ----------------------------------------------------------------------------------------------------------------
+# --- all of these -----------------------------------------------------------------------------------------------------------
 
 
-STEPS = {
-    "optimizer.step()": "optimizer",
-    "self.opt.step(closure)": "self.opt",
-    "scaler.step(opt)": "opt",
-    "self.grad_scaler.step(self.opt)": "self.opt",
-    "fabric.step()": "fabric",
-    "step(opt)": "optimizer",
-    "opts[0].step()": "optimizer",
-}
-
-
-@pytest.mark.parametrize("call", STEPS)
-def test_the_name_of_an_optimiser_in_its_step(call: str) -> None:
-    assert name_of_optimiser(call) == STEPS[call]
-
-
-def test_layers_of_one_list_share_a_name() -> None:
-    assert [*_siblings("blocks.0.experts.12.weight")] == [
-        (-4, "blocks..experts.12.weight"),
-        (-2, "blocks.0.experts..weight"),
-    ]
-    assert [*_siblings("weights.3")] == []
-
-
-AGREE = {
-    "are used, but them": ("is used, but it", "are used, but them"),
-    "get zeros as long as they learn": ("gets zeros as long as it learns", "get zeros as long as they learn"),
-}
-
-
-@pytest.mark.parametrize("sentence", AGREE)
-def test_a_sentence_about_one_parameter_or_several(sentence: str) -> None:
-    assert (_agree(sentence, 1), _agree(sentence, 2)) == AGREE[sentence]
+@pytest.mark.parametrize("file", ["sites.txt", "shares.txt", "broken.txt"])
+def test_the_written_answers(file: str) -> None:
+    rooms = (records, dead_units, starving, statements)
+    names = {name: value for room in rooms for name, value in vars(room).items()}
+    assert_written(Path(__file__).with_name(file), {**names, "convention": convention, **globals()})
