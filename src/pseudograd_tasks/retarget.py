@@ -115,7 +115,8 @@ def _finding(rows: World) -> str:
     best = sentences.best(values)
     also = "" if best == OURS else f" The best variant was {best}, at {values[best]:.0f} dB."
     if best == NO_CLAMP:
-        also += " Without a clamp, the loss must be defined outside the range, as here. Many losses and models are not: they need a clamp."
+        also += " Without a clamp, the loss must be defined outside the range, as here."
+        also += " Many losses and models are not defined there: they need a clamp."
     return (
         "The optimiser Adam changed a photo into a picture of a flower, many of whose values lie outside "
         "the range that a screen shows. "

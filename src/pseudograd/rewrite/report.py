@@ -17,7 +17,7 @@ from ..torch_table.records import Arguments, Form
 from ..wording import counted
 
 _SCRIPT = "torch::jit::"
-LEFT_BY_FUNCTION = "chosen by the function of the site"  # why torch ran a call: the user's function returned None
+LEFT_BY_FUNCTION = "chosen by the function of the site"  # why torch ran a call: the user's function, which gets the site, returned None
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Missed(Calls):
 class Report:
     """`rewritten` and `missed`, each with the most frequent first; `str()` is the text that a person reads.
 
-    left: the matching calls for which a function of the site chose torch's own rule.
+    left: the matching calls for which the user's function, which gets the site, chose torch's own rule.
     """
 
     label: str
@@ -124,7 +124,7 @@ def _describe_line(site: Calls) -> str:
 
 @dataclass(slots=True)
 class Tallied:
-    """How often a call was made, and its two lines, which keep the code objects alive whose ids are in `Log.calls`."""
+    """How often a call was made, and its two lines. The lines hold their code objects, so that the ids in `Log.calls` stay valid."""
 
     call: frames.Point | None
     program: frames.Point | None
@@ -168,7 +168,7 @@ class Log:
     def watch(
         self, switches: Collection[str], func: Callable[..., object], args: Arguments, kwargs: Mapping[str, object]
     ) -> object:
-        """Call `func`, and note the nodes that it made and that these switches act on. First note those of code that no mode saw."""
+        """Note earlier nodes of code that no mode saw, call `func`, and note the nodes that it made. The switches choose what to note."""
         nodes, before = self.nodes, node_number()
         if nodes.unseen or before != nodes.seen_up_to:  # `may_hide_some`, in less time
             self.look_at(switches, (*args, *kwargs.values()) if kwargs else args)
@@ -182,6 +182,7 @@ class Log:
             if hidden:
                 name = getattr(func, "__name__", None) or str(func)
                 self._note(switches, hidden, f"inside {name}, which torch runs as one call")
+            # Only if all nodes of the class have the same name, one node shows that no switch acts on the class.
             if kind is not None and _form_of(switches, name_of(hidden[0])) is None and has_one_name(kind):
                 self.unaffected.add(kind)
         return result

@@ -75,7 +75,7 @@ class Missing(NamedTuple):
 
 
 class Entries:
-    """Which entries of a tensor ever got a gradient: in detail a mask, until every entry had one; otherwise one flag for the tensor."""
+    """Which entries of a tensor ever got a gradient. is_detailed: a mask of the entries, until each had a gradient; otherwise one flag."""
 
     def __init__(self, is_detailed: bool) -> None:
         self.looks = 0  # the gradients that were looked at
@@ -195,7 +195,7 @@ class Leaf:
         # FSDP uses a whole parameter in place of the shard that the optimiser has.
         self.has_whole = False
         self.whole_had_gradient = EverTrue()  # did the whole parameter get a gradient other than 0?
-        # Did the last gradient differ from 0? None if nobody looked, as after a step of an optimiser has seen a gradient.
+        # Did the last gradient differ from 0? None if nobody looked: when a step has seen a gradient, nobody needs to look.
         self.last_was_nonzero: Flag | None = None
         self.has_run = False  # does it belong to a module that ran, or to the model that the user named?
         self.is_in_optimizer = False  # does an optimiser that took a step have it?
@@ -257,7 +257,7 @@ class Leaf:
 
     @property
     def _awaits_step(self) -> bool:
-        """Does an optimiser have it that has not seen a gradient other than 0 yet?"""
+        """Is the leaf in an optimiser, and has no optimiser seen a gradient of it other than 0 yet?"""
         return self.is_in_optimizer and not self.step_saw_gradient.is_certain
 
     def add(self, grad: Tensor | None) -> None:
@@ -291,7 +291,7 @@ class Leaf:
         return is_usual and not grad.is_cpu and not self._awaits_step and has_numbers(grad)
 
     def _note_broken(self, grad: Tensor) -> None:
-        """Note the leaf as broken if an entry of the gradient is not finite. The norm of large entries may overflow."""
+        """Note the leaf as broken if an entry of the gradient is not finite. The norm does not tell: large entries overflow, too."""
         grad = local(grad)
         if not bool((grad._values() if grad.is_sparse else grad).isfinite().all()):
             self.broken[self] = None
@@ -360,7 +360,7 @@ class Leaf:
 
 
 def has_numbers(grad: Tensor) -> bool:
-    """Can its numbers be read? Not under a transform, of a nested tensor, on the device "meta", nor after FSDP has freed its memory."""
+    """Can its numbers be read? No if it is nested, under a transform, on the device "meta", or if FSDP has freed its memory."""
     if is_wrapped(grad) or is_batched(grad) or is_opaque(grad) or grad.is_meta or is_nested(grad):
         return False
     return grad.layout is not torch.strided or not grad.numel() or bool(local(grad).untyped_storage().size())
@@ -388,7 +388,7 @@ class Arrivals:
         self._add_on_device = add_on_device
 
     def expect(self, leaf: Leaf, node: GraphNode) -> bool:
-        """Expect the gradient of a leaf. Returns False if it needs a hook; its first gradient does, to note the order of the gradients."""
+        """Expect the gradient of a leaf. Returns False if the leaf needs a hook: its first gradient needs one, to note the order."""
         tensor = node.variable
         if not leaf.gradients or leaf in self.expected or leaf.tensor() is not tensor:
             return False

@@ -19,7 +19,7 @@ from .grads import Gradients
 from .tally import SLICE_NODE, form_of_slice
 
 
-def leave_node(
+def leaving_gradients(
     replacement_of: Callable[[Form], Replacement | None],
     touch: Callable[[], None],
     refuse: Callable[[str], None],

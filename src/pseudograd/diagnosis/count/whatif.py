@@ -26,7 +26,7 @@ from .further_backward import Comparison, Graph, RefusalError, are_same, compare
 from .kinks import NOTED_CALLS, note_after, note_before
 from .leaf import Leaf, has_numbers
 from .leaves import Leaves
-from .replaced_nodes import leave_node
+from .replaced_nodes import leaving_gradients
 from .sensitivity import Answers, SensitivityMeter
 
 AS_IT_IS = "as it is"
@@ -161,14 +161,14 @@ class WhatIfMeter:
             return
         current.meter, current.step = meter, number
         if any(isinstance(value, Tensor) and is_opaque(value) for value in (*roots, *grads)):
-            current.reasons.add("a class of the program would see the calls of a further pass")
+            current.reasons.add("a tensor class of the program would see the calls of a further pass")
             return
         try:
             with quietly():
                 self._run(current, roots, grads, behind)
         except RefusalError as why:
             current.reasons.add(str(why))
-        except Exception as error:  # the program's own backward will raise it too; if not, it is a reason
+        except Exception as error:  # a reason for no answer, unless the program's own backward raises it, too
             raise_for_the_program(error)
             text = f"a further backward pass failed: {type(error).__name__}: {str(error).strip()[:200]}"
             current.reasons.add(text)
@@ -189,7 +189,7 @@ class WhatIfMeter:
         for question in self.questions:
             reasons = current.inexact[question] = set()
             touch = partial(current.touched.add, question)
-            other = self._group_by_leaf(graph.run(partial(leave_node, question.replacement, touch, reasons.add)))
+            other = self._group_by_leaf(graph.run(partial(leaving_gradients, question.replacement, touch, reasons.add)))
             if is_second_order and question in current.touched:
                 reasons.add(_SECOND_ORDER)
             comparisons = {leaf: compare_gradients(other.get(leaf), own) for leaf, own in gradients.items()}

@@ -1,4 +1,4 @@
-"""An op that stops gradients that are not finite before they reach the parameters, or some of them."""
+"""An op that stops gradients that are not finite, so that none or only some of the parameters behind it get them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from .kind import Evidence, Kind
 def _find(evidence: Evidence) -> Iterator[Finding]:
     nonfinite = evidence.nonfinite
     reached = () if nonfinite is None else nonfinite.reached
-    is_skipped = nonfinite is not None and bool(reached) and nonfinite.is_calm
-    # No pin helps where the forward made it.
+    # Did the program skip or replace all gradients that are not finite before a step?
+    is_calm = nonfinite is not None and bool(reached) and nonfinite.is_calm
+    # No pin helps where the forward made nan or inf.
     is_of_forward = nonfinite is not None and any(birth.is_forward for birth in nonfinite.births.values())
     for site in evidence.sites:
-        if not site.nonfinite or site.op == REENTRANT:  # the op inside the checkpoint that cuts them is a site, too
+        # REENTRANT: a checkpoint. The op that cuts inside it has its own site.
+        if not site.nonfinite or site.op == REENTRANT:
             continue
         # None: nobody knows whether the gradients of the leaf were finite.
         states = {leaf.name: leaf not in reached and _is_finite(leaf) for leaf in evidence.leaves.unpack(site.upstream)}
@@ -31,7 +33,7 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         passes = _passes_at_bound(site)
         # The finding `nonfinite`, or a line of `calm`, tells of gradients that leaves got.
         is_told_elsewhere = bool(bad and reached)
-        if (site.is_guard and not is_told_elsewhere) or (passes and bad and not (is_skipped or is_of_forward)):
+        if (site.is_guard and not is_told_elsewhere) or (passes and bad and not (is_calm or is_of_forward)):
             cause, next_step = _explain(site, finite, bad, passes, evidence)
             yield KIND.site_finding(
                 site,

@@ -23,10 +23,10 @@ from .kind import Evidence, Kind
 from .unused import find_replaced
 
 _NO_MARGIN = "nothing, if it is a margin or a penalty that nothing violates"
-# How the kinds of cut begin that choose by a value: in place of the value, a soft choice can give the gradient.
-_OF_NUMBERS = "bucketize searchsorted bincount count_ nonzero hist signbit quantize_"
+# The first letters of each kind of cut that is a hard choice, such as argmax. A soft choice in its place can give the gradient.
+_STEP_FUNCTIONS = "bucketize searchsorted bincount count_ nonzero hist signbit quantize_"
 _DRAWS = ("multinomial", "bernoulli")
-_CHOICES = ("arg", "indices", "comparison", "cast", "logical_", "is", "any", "all", *_OF_NUMBERS.split())
+_CHOICES = ("arg", "indices", "comparison", "cast", "logical_", "is", "any", "all", *_STEP_FUNCTIONS.split())
 _FROZEN = "If it is frozen on purpose, say requires_grad_(False)."
 
 
@@ -109,7 +109,8 @@ def _place_of(record: Starved, leaf: Leaf | None, evidence: Evidence) -> Place |
         places = [evidence.recorder.locations.of_function(hook).call for hook in (hooks or {}).values()]
         return Place(file_and_line(places[0]), "") if len(places) == 1 and places[0] is not None else None
     owner = evidence.leaves.names.owner_of(leaf)
-    module, making = None if owner is None or record.reason != "no path" else owner.module(), None
+    module = None if owner is None or record.reason != "no path" else owner.module()
+    making = None
     # The statement in the innermost class of the program.
     for attribute in evidence.leaves.names.path_of(leaf).split(".") if module is not None else ():
         making = find_attribute(type(module), attribute, "__init__") or making
@@ -137,7 +138,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         if is_cut_by_its_era(cause):
             era = passing_era(cause)
             if cause.next_cuts_at_bound and not _starts_at_a_bound_before(cause, era, evidence):
-                return "Print what enters here: an op that it comes from cuts the gradient, too, so no rule and no pin helps here alone."
+                return "Print what enters here. An op before this one cuts the gradient, too: no rule or pin for this op alone helps."
             return advice.pin(cause, era, evidence)
         if starved.reason in ("zeros alone", "adds up to 0"):
             return (
@@ -159,7 +160,7 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
             return "torch.utils.checkpoint.checkpoint(..., use_reentrant=False)  # or give it an input that requires a gradient"
         if cause.reaches_loss and not cause.is_final_cut:
             return "Should it learn, two edits are needed: use the tensor itself here, and mend the cut or the choice behind it."
-        if cause.kind.endswith(f"_{WITHOUT_GRAD}"):
+        if cause.kind.endswith(f"_{WITHOUT_GRAD}"):  # an op in place, such as copy_
             return "Let the loss use the parameter itself, if it should learn: here its value is written into another tensor."
         if cause.kind.endswith(WITHOUT_GRAD):
             return "Compute it outside of torch.no_grad, if this parameter should learn from it."
@@ -177,11 +178,11 @@ def _advise(starved: Starved, parameters: Sequence[str], evidence: Evidence) -> 
         )
     if starved.reason == "error":
         return "Mend that error first: a backward that ends well brings it a gradient, or says more here."
-    return "Print its .grad after a backward. A constant that is added to an energy has none from its forces: then leave it."
+    return "Print its .grad after a backward. If it is a constant added to an energy, the forces do not depend on it: leave it."
 
 
 def _starts_at_a_bound_before(cause: Site, era: str, evidence: Evidence) -> bool:
-    """Does what enters this clamp come from another clamp, all of whose values are at a bound where this era passes more, too?"""
+    """Is there another clamp before this one, with all its values at a bound, and does this era pass more there, too?"""
     for value in evidence.values:
         is_before = value.upstream & cause.upstream and advice.line_of(value) != (cause.where, cause.expression)
         shares = shares_at_the_edge(value.form, value.has_tensor_bound)
