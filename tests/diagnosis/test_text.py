@@ -1,12 +1,12 @@
 """The report as text, whole, and the paragraph that stands in front of it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 import torch
 
 from pseudograd.diagnosis.context import Diagnosis
@@ -16,6 +16,7 @@ from pseudograd.diagnosis.records import Copied, Finding
 from pseudograd.diagnosis.tell import text as texts
 from pseudograd.torch_table.eras import installed_era
 
+from ..written import assert_written
 from .test_limits_of_findings import site
 
 FOUND = Finding(
@@ -95,88 +96,34 @@ def test_the_whole_text() -> None:
 WHOLE = Path(__file__).with_name("report.txt").read_text(encoding="utf-8").removesuffix("\n")
 
 
-def test_a_text_without_a_backward_and_one_about_a_single_parameter() -> None:
-    lines = str(report(backwards=0, errors=["a hook"])).splitlines()
-    assert lines[1:4] == [
-        "  no backward started inside the context, so there is nothing to say",
-        "",
-        "    incomplete: a hook",
-    ]
-    lines = str(
-        report(norms=[SimpleNamespace(parameter="w", norm=1.0)], starved=[SimpleNamespace(gradient="zeros")])
-    ).splitlines()
-    assert lines[2:] == ["parameters: 1 of 1 starve: no gradient, or zeros alone"]
-    norms = [SimpleNamespace(parameter=str(norm), norm=norm) for norm in (2.0, 0.125)]
-    assert "norms of their gradients: 0.12 (0.125) to 2 (2.0)" in str(report(norms=norms))
+def below(**fields: Any) -> str:
+    """The report without its first line, which names torch."""
+    return str(report(**fields)).partition("\n")[2]
 
 
-LEARNS: dict[str, dict[str, Any]] = {
-    "no parameter was met": {"parameters": []},
-    "none of 1 parameter starves": {},
-    "1 of 2 parameters starves": {"parameters": ["v", "w"], "starved": ["w"]},
-    "2 of 3 parameters starve": {"parameters": ["u", "v", "w"], "starved": ["v", "w"]},
-    "nothing learns, as the one parameter starves": {"starved": ["w"]},
-    "nothing learns, as all 2 parameters starve": {"parameters": ["v", "w"], "starved": ["v", "w"]},
-    "none of 1 parameter starves, and 2 get a gradient that no optimiser uses": {
-        "findings": [
-            replace(FOUND, code="unused", parameters=("v", "w")),
-            replace(FOUND, code="unused", parameters=("w",)),
-        ]
-    },
-    "1 of 1 parameter got a gradient that is not finite, from which nothing can be learned": {
-        "findings": [
-            replace(FOUND, code="nonfinite", parameters=("w",)),
-            replace(FOUND, code="unused", parameters=("w",)),
-        ]
-    },
-}
+def head(*, findings: Sequence[Finding] = (), **fields: Any) -> str:
+    """The paragraph in front of the report, each line of 80 columns at most."""
+    answer = report(findings=[*findings], **fields)
+    lines = texts.head(answer)
+    learning = texts._describe_learning(answer)
+    assert not lines or " ".join(lines).startswith(f"In short: {learning}")
+    return "\n".join(lines)
 
 
-@pytest.mark.parametrize("learns", LEARNS)
-def test_the_head_says_what_learns(learns: str) -> None:
-    answer = report(**LEARNS[learns])
-    assert texts._describe_learning(answer) == learns
-    assert " ".join(texts.head(answer)).startswith(f"In short: {learns}")
+def found(code: str, *parameters: str) -> Finding:
+    return replace(FOUND, code=code, parameters=parameters, where="?", expression="")
 
 
-def test_the_head_names_the_finding_that_comes_first() -> None:
-    assert texts.head(report(backwards=0)) == []
-    assert texts.head(report()) == [
-        "In short: none of 1 parameter starves, and nothing wrong was found in 1 backward",
-        "pass.",
-    ]
-    known = texts.head(report(backwards=2, known=[FOUND]))
-    assert " ".join(known).endswith("found in 2 backward passes; 1 finding of the baseline left out.")
-    assert texts.head(report(findings=[FOUND])) == [
-        "In short: none of 1 parameter starves. First: cut at a.py:1, x.clamp(0, 1): half",
-        "is cut.",
-        "What to do:",
-        "    rule='inward'",
-        "    # here; or not",
-        "More stands below.",
-    ]
-    codes = ["guard", "cut", "unused", "starved", "nonfinite"]
-    for number in range(1, 6):
-        findings = [replace(FOUND, code=code, where="?", expression="") for code in codes[:number]]
-        lines = texts.head(report(findings=findings))
-        assert f"First: {codes[number - 1]}: half is cut." in " ".join(lines)
-        assert lines[-1] == ("More stands below." if number == 1 else f"All {number} findings stand below.")
-
-
-WORDS = {
-    "gradient ": [1] * 12,
-    "gradient" * 18 + " ": [1, 2, 1, 1, 2, 1, 1, 1],
-    "torch.log(x).exp() ": [1] * 12,
-}
-
-
-@pytest.mark.parametrize("word", WORDS)
-def test_the_head_has_twelve_lines_of_80_columns_at_most(word: str) -> None:
-    """Two of these are for the remark on the line to paste."""
+def lengths(word: str) -> list[int]:
+    """Of each line of the head, the lines of 80 columns that it fills. Two of twelve are for the remark on the line to paste."""
     long = replace(FOUND, expression=word * 40, evidence=word * 40, next_step=f"{word * 40}  # {word * 40}")
     lines = texts.head(report(findings=[long]))
-    assert [-(-len(line) // 80) for line in lines] == WORDS[word]
     assert word[:8] in " ".join(lines)
+    return [-(-len(line) // 80) for line in lines]
+
+
+def test_the_written_heads_and_texts() -> None:
+    assert_written(Path(__file__).with_name("heads.txt"), globals())
 
 
 def test_an_expression_and_a_sentence_of_the_head_are_shortened() -> None:
