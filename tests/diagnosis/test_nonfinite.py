@@ -262,6 +262,8 @@ def test_an_op_of_the_forward_is_not_called_its_backward(tmp_path: Path) -> None
     with pytest.warns(UserWarning, match="degrees of freedom"):
         said = _next_step("p[None].std(0)", nn.Parameter(torch.ones(3)), tmp_path)
     assert said.startswith("too few entries: a mean of none, or the spread of a single one, has no value; ")
+    said = _next_step("torch.nn.functional.mse_loss(p[:0], p[:0].detach()) * p", nn.Parameter(torch.ones(3)), tmp_path)
+    assert "; Leave this loss out where it has no entries." in said
 
 
 @pytest.mark.parametrize("is_reentrant", [None, False, True])

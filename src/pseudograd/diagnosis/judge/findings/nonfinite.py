@@ -69,7 +69,10 @@ _TO_OPS = dict.fromkeys(
     "Use these values alone, not the vectors; or make them differ: x + torch.diag(torch.linspace(0, 1e-3, n)).",
 ) | {
     "Mean": "Leave this term out where x has no entries, as in x.sum() / max(x.numel(), 1) in place of x.mean().",
-    "NllLoss": "Leave this loss out where no target counts: all are ignore_index, or have the weight 0.",
+    **dict.fromkeys(
+        ("NllLoss", "NllLoss2D"),
+        "Leave this loss out where no target counts: all are ignore_index, or have the weight 0.",
+    ),
     **dict.fromkeys(
         ("Std", "Var"), "Leave this out where there is a single entry; with correction=0, its spread is 0."
     ),
@@ -258,7 +261,7 @@ def _advise(birth: Birth, expression: str, are_weights_half: bool) -> str:
         "data": "assert torch.isfinite(batch).all()  # of inputs, targets and detached values, before they are used",
         "weights": "Before each step, look for the first parameter that is not finite: bool(p.isfinite().all()) is False.",
         **dict.fromkeys(
-            ("other", "broken input", "unseen", "too few"),
+            ("other", "broken input", "unseen"),
             "Print the values that enter here, their smallest and largest.",
         ),
     }.get(birth.kind)
