@@ -53,7 +53,8 @@ def _guards(module: Module, node: ast.Call) -> Iterator[tuple[ast.expr, bool, st
     """The expressions to guard; for each: is it in the first branch, and which number replaces it where the other branch is chosen?"""
     call = read_call(module, node)
     condition = None if call is None or call.name != "where" else call.arguments[0]
-    if call is None or not isinstance(condition, ast.Compare):
+    writes = any(isinstance(part, ast.Call) and unparse(part.func).endswith("_") for part in ast.walk(node))
+    if call is None or not isinstance(condition, ast.Compare) or writes:
         return
     numbers = [side for side in (condition.left, condition.comparators[0]) if number(module, side) is not None]
     # A name may be an argument, whose default is a number and whose value may be a tensor.

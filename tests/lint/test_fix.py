@@ -26,6 +26,7 @@ LEFT = [
     "torch.where(x > low, torch.log(x), 0)",
     "torch.where(x > 0, y / torch.log(x), 0)", "torch.where(x > y, torch.log(x), 0)", "torch.where(y[0](x) > 0, torch.log(y[0](x)), 0)",
     "torch.where(x.abs() > 0, 1 / x, 0)", "torch.where(x > 0, x.sqrt().exp(), 0)", "torch.nan_to_num(x.log())", "x.sqrt().clamp(min=1)",
+    "torch.where(x > 0, (x * 1).log_() + x.log(), 0)", "torch.where(y > 0, y.log_(), 0)",
 ]  # fmt: skip
 
 
