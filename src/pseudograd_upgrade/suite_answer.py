@@ -10,7 +10,7 @@ from pseudograd.wording import counted
 
 from .answer import Answer, location_lines, origin_to_name
 from .environments import describe_packages
-from .recording import FAILED, NOT_COLLECTED, PASSED, SuiteTest
+from .recording import FAILED, NOT_COLLECTED, PASSED, XFAILED, XPASSED, SuiteTest
 
 COLLECTED = "collected"  # the outcome of a file
 UNEXPLAINED = "different, and not explained in --max-runs"
@@ -66,9 +66,11 @@ def _summarize(answers: Mapping[str, Answer], endings: Mapping[str, Pair]) -> Ca
 def _pin_steps(cause: Cause, reasons: Sequence[tuple[str, ...]], may_pin_suite: bool) -> tuple[str, ...]:
     """What to type for a cause that a pin mends. reasons: for each test, the reasons not to pin it."""
     answer, pairs = cause.answer, cause.endings.values()
-    if not any(_is_broken(*pair) for pair in pairs):
-        if any(_is_broken(new, old) for old, new in pairs):
-            return (f"they pass under torch {answer.torch[1]}: keep its convention",)
+    mended = any(_is_mended(*pair) for pair in pairs)
+    if not any(_is_broken(*pair) and not _is_mended(*pair) for pair in pairs):
+        if mended or any(_is_broken(new, old) for old, new in pairs):
+            mark = " and drop the mark xfail" if mended else ""
+            return (f"they pass under torch {answer.torch[1]}: keep its convention{mark}",)
         if any(reasons):
             return tuple(dict.fromkeys(step for steps in reasons for step in steps))
     marker, hint = f"@pytest.mark.pseudograd_pin({answer.pin!r})", "one test"
@@ -82,6 +84,11 @@ def _pin_steps(cause: Cause, reasons: Sequence[tuple[str, ...]], may_pin_suite: 
 def _is_broken(old: SuiteTest, new: SuiteTest) -> bool:
     """Does the test fail only under the newer torch?"""
     return new.outcome == FAILED != old.outcome
+
+
+def _is_mended(old: SuiteTest, new: SuiteTest) -> bool:
+    """Does the test fail as expected under the older torch alone?"""
+    return old.outcome == XFAILED and (new.outcome == XPASSED or new.message.startswith("[XPASS(strict)]"))
 
 
 def _describe_pair(old: SuiteTest, new: SuiteTest, torches: tuple[str, str]) -> str:

@@ -270,10 +270,20 @@ def test_the_suite_is_not_pinned_if_another_test_fails_under_the_pin(is_skipped:
     assert "not the whole suite: under the pin others fail" in text
 
 
-def test_a_test_that_passes_under_the_newer_torch_alone_keeps_its_convention() -> None:
-    answer, _ = ask(lambda run: {"t": gated(0.0, **BROKEN) if run.is_old or run.pin else gated(1.0)})
+@pytest.mark.parametrize(
+    ("old", "new", "mark"),
+    [
+        (BROKEN, {}, ""),
+        ({"outcome": "xfailed"}, {"outcome": "xpassed"}, " and drop the mark xfail"),
+        ({"outcome": "xfailed"}, {**BROKEN, "message": "[XPASS(strict)] known"}, " and drop the mark xfail"),
+    ],
+)
+def test_a_test_that_passes_under_the_newer_torch_alone_keeps_its_convention(
+    old: dict[str, Any], new: dict[str, Any], mark: str
+) -> None:
+    answer, _ = ask(lambda run: {"t": gated(0.0, **old) if run.is_old or run.pin else gated(1.0, **new)})
     assert [cause.answer.next_steps for cause in answer.causes] == [
-        ("they pass under torch 2.15.0: keep its convention",)
+        (f"they pass under torch 2.15.0: keep its convention{mark}",)
     ]
 
 
