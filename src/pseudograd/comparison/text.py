@@ -104,11 +104,13 @@ def _best_sentence(comparison: Verdicts, number: str) -> Iterator[str]:
     is_tie_of_all = len(tied) + 1 == len(comparison.variants)
     if comparison.changed_nothing and is_tie_of_all:
         return
+    even = [name for name in tied if comparison.median(name, number) == comparison.median(first, number)]
+    median = f"{listed([first, *even])} {'have' if even else 'has'} the best median"
     if comparison.too_few_seeds:
-        yield f"{first} has the best median, but so few seeds tell nothing."
+        yield f"{median}, but so few seeds tell nothing."
     elif is_tie_of_all:
         seeds = counted(len(comparison.seeds), "seed")
-        yield f"With {seeds} no two of the {len(tied) + 1} variants are told apart; {first} has the best median."
+        yield f"With {seeds} no two of the {len(tied) + 1} variants are told apart; {median}."
     else:
         best = f"a tie of {listed([first, *tied])}" if tied else first
         worse = [
