@@ -41,9 +41,9 @@ def test_the_verdict_is_right_about_the_other_convention(name: str, family: str,
     assert row.is_right
 
 
-def _find(p: torch.Tensor, count: int, **options: Any) -> Any:
+def _find(p: torch.Tensor, count: int, is_held: bool = True, **options: Any) -> Any:
     q = nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([p, q], 0.1)
+    optimizer = torch.optim.SGD([p, q] if is_held else [q], 0.1)
     d = steps(None, lambda: (p.abs() + q * q).sum(), count, optimizer, sensitivity=True, **options)
     return [finding for finding in d.findings if finding.code == "convention"]
 
@@ -78,7 +78,8 @@ def test_a_share_that_is_high_on_one_parameter_alone_is_not_said_to_stay_high() 
     )
 
 
-def test_few_steps_a_small_share_and_what_is_deliberate() -> None:
+def test_few_steps_a_small_share_what_is_deliberate_and_what_nothing_steps() -> None:
+    assert _find(nn.Parameter(torch.zeros(2)), 6, is_held=False) == []
     (finding,) = _find(nn.Parameter(torch.zeros(2)), 2)
     assert finding.evidence.endswith("2 steps are too few to say whether it matters")
     assert finding.share == 0.0

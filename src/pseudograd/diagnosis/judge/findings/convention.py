@@ -60,10 +60,16 @@ def group_by_line(records: Sequence[Sensitivity]) -> dict[tuple[str, str], list[
 
 def _find(evidence: Evidence) -> Iterator[Finding]:
     has_nan = evidence.nonfinite is not None and bool(evidence.nonfinite.reached)
+    has_stepped = evidence.recorder.optimisers.have_stepped
     for (family, where), (line, *parameters) in group_by_line(evidence.sensitivity).items():
         parameters = [record for record in parameters if not evidence.deliberate.parameter(record.parameter or "")]
         if has_nan and not math.isfinite(line.share):
             continue  # a pin would keep the nan, of which the findings `nonfinite` and `guard` tell
+        held = {leaf.name for _, leaf in evidence.leaves if leaf.is_in_optimizer or not has_stepped}
+        trained = [record for record in parameters if record.moved or record.parameter in held]
+        if len(trained) < len(parameters) and max((record.peak for record in trained), default=0.0) < HIGH_SHARE:
+            continue  # no optimiser steps what it changes
+        parameters = trained
         judged, other = verdict(line, parameters), other_of(family)
         if judged and other is not None:
             is_tried = judged == "decides" and line.within is None

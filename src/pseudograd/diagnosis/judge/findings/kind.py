@@ -112,9 +112,9 @@ class Evidence:
     @computed_once
     def calm(self) -> Iterable[str]:
         clips = [
-            f"{site.op} at {site.where} cuts {percent((site.cut - site.cut_at_nan) / site.arrived)} of what arrives, {_why_calm(site)}"
+            f"{site.op} at {site.where} cuts {percent(site.cut_share)} of what arrives, {_why_calm(site)}"
             for site in self.sites
-            if site.cut > site.cut_at_nan and site.is_calm_clip and site.family == "clamp"
+            if site.cut and not site.cut_at_nan and site.is_calm_clip and site.family == "clamp"
         ]
         clips += [
             f"{site.op} at {site.where} cuts all of what arrives, and the loss adds up its values, as those of a penalty or a margin that "
