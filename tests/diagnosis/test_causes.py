@@ -282,7 +282,7 @@ CUT: dict[str, tuple[Callable[[nn.Module, nn.Module], Tensor], str, str]] = {
     "times 0": (lambda a, b: b(X) + 0 * a(X), "is cut by mul", "Print the other factor"),
     "abs of 0": (lambda a, b: b(X) + (0 * a(X)).abs(), "is cut by abs", "Start what enters here elsewhere"),
     "a term times 0": (lambda a, b: b(X) + 0.0 * a(X).clamp(-9, 9), "is cut by mul", "that the product is; nothing"),
-    "a sample": (lambda a, b: b(Normal(a(X), 1.0).sample()), "", "rsample() of a distribution"),
+    "a sample": (lambda a, b: b(Normal(a(X), 1.0).sample()), "", "rsample() of a distribution that has it"),
     "in front of a choice": (
         _chosen,
         "its only way to the loss is cut by .detach(), and by another cut after it",

@@ -31,8 +31,8 @@ REPLACE_GRAD = (
     "(a > b).float() becomes pseudograd.heaviside(a - b, at_zero=0.0); compare a training with it"
 )
 DRAW = (
-    "Let the loss use the log-probability of what is drawn, as REINFORCE does; or draw with a gradient: rsample() of a distribution, "
-    "mean + std * torch.randn_like(mean), or pseudograd.replace_grad(hard, soft); compare a training with it."
+    "Let the loss use the log-probability of what is drawn, as REINFORCE does; or draw with a gradient: rsample() of a "
+    "distribution that has it, mean + std * torch.randn_like(mean), or pseudograd.replace_grad(hard, soft); compare a training with it."
 )
 # By family other than clamp: the rule to try.
 _RULES = {"round": OPS["round"].default_rule, "sign": OPS["sign"].default_rule, "relu": LEAKY_RULE}
