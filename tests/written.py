@@ -1,7 +1,7 @@
 """Whole texts of reports, beside the calls that make them: a file of tests/ has `>>> call` and, below it, the text."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,15 @@ def assert_written(file: Path, names: Mapping[str, Any]) -> None:
     for part in f"\n{file.read_text(encoding='utf-8')}".split("\n>>> ")[1:]:
         call, _, text = part.partition("\n")
         assert str(eval(call, dict(names))).rstrip() == text.rstrip(), call
+
+
+def error_of(call: Callable[[], object]) -> str:
+    """The error of a call, with its kind."""
+    try:
+        call()
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "no error"
 
 
 def shown(value: Any) -> str:

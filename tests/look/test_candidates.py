@@ -39,42 +39,11 @@ def _measured(x: list[float], y: list[float], up: list[float] | None = None, **m
 
 
 _X = [-2.0, -1.0, 0.0, 1.0, 2.0]
-_INPUTS: list[tuple[str, list[float], list[float] | None, list[Any]]] = [
-    ("clamp", [-1, -1, 0, 1, 1], None, [(-1, 1)]),
-    ("clamp", [-1, -1, 0, 1, 2], None, [(-1, None)]),
-    ("clamp", [-2, -1, 0, 1, 1], None, [(None, 1)]),
-    ("clamp", [-2, -1, 0, 1, 2], None, []),
-    ("clamp", [1, 1, 1, 1, 1], None, []),
-    ("clamp", [-1 / 3, -1 / 3, 0, 1, 2], None, [(-0.3333333, None), (-1 / 3, None)]),
-    ("clamp", [-0.1 - 1e-13, -0.1 - 1e-13, 0, 1, 2], None, [(-0.1, None), (-0.1 - 1e-13, None)]),
-    ("clamp", [-math.inf, -1, 0, 1, 1], None, []),
-    ("clamp", [-1, -1, 0, 1, math.inf], None, []),
-    ("relu", [0, 0, 0, 1, 2], None, [(0, None)]),
-    ("relu", [-1, -1, 0, 1, 2], None, []),
-    ("sign", [-1, -1, 0.25, 1, 1], None, [(0.25,)]),
-    ("round", [-2, -1, 0, 1, 2], None, [(0,), (1,), (2,), (-1,)]),
-    ("floor", [-2, -1, 0, 1, 2], None, [()]),
-    ("abs", [2, 1, 0, 1, 2], None, [()]),
-    ("gelu", [-2, -1, 0, 1, 2], None, [(0,), (1,)]),
-    ("leaky_relu", [-0.5, -0.25, 0, 1, 2], None, [(0.25,)]),
-    ("leaky_relu", [0, 0, 0, 1, 2], None, []),
-    ("leaky_relu", [-2, -1, 0, 1, 2], None, []),
-    ("scale_grad", _X, [0.5] * 5, [(0.5,)]),
-    ("scale_grad", _X, [1.0] * 5, []),
-    ("reverse_grad", _X, [-1.0] * 5, [(1,)]),
-    ("scale_grad", [-2, -1, 0, 1, 3], [0.5] * 5, []),
-    ("fake_quantize", [-1, -1, 0, 1, 2], None, []),
-]
 
 
-@pytest.mark.parametrize(("op", "y", "up", "inputs"), _INPUTS)
-def test_values_suggest_the_inputs_after_x(op: str, y: list[float], up: list[float] | None, inputs: list[Any]) -> None:
-    assert candidates._inputs_after_x(OPS[op], _measured(_X, y, up)) == inputs
-
-
-def test_a_step_without_a_point_at_zero_and_a_leaky_relu_of_positive_x_suggest_nothing() -> None:
-    assert candidates._inputs_after_x(OPS["sign"], _measured([-1, 1], [-1, 1])) == []
-    assert candidates._inputs_after_x(OPS["leaky_relu"], _measured([0, 1], [0.5, 1])) == []
+def inputs_of(op: str, y: list[float], up: list[float] | None = None, x: list[float] = _X) -> list[Any]:
+    """The inputs after x that values at five points suggest, where the slopes for grad > 0 are `up`, if given."""
+    return candidates._inputs_after_x(OPS[op], _measured(x, y, up))
 
 
 def test_a_grid_has_the_mean_step_and_its_ends() -> None:
@@ -116,25 +85,13 @@ def test_a_jump_is_a_threshold_with_the_widths_of_a_window() -> None:
     assert candidates._thresholds(m._replace(positive=torch.zeros(5), pairs=((0.75, 0.875),))) == [no_window]
 
 
-@pytest.mark.parametrize(
-    ("rule", "y", "up", "down", "numbers"),
-    [
-        ("leaky", [0, 0, 0, 1, 1], [0.2, 0.2, 1, 1, 0.2], [0.2, 0.2, 1, 1, 0.2], (0.2,)),
-        ("leaky", [0, 0, 0, 1, 2], [-0.2, 0.2, 1, 1, 1], [0.2, 0.2, 1, 1, 1], (0.2,)),
-        ("leaky", [-1, 0, 0, 1, 1], [1, 1, 1, 1, 0.3], [1, 1, 1, 1, 0.3], (0.3,)),
-        ("leaky_inward", [0, 0, 0, 1, 1], [0.2, 0, 1, 1, 1], [1, 1, 1, 1, 0.3], (0.2, 0.3)),
-        ("leaky_inward", [0, 0, 0, 1, 1], [1, 0, 1, 1, 0.3], [0.2, 1, 1, 1, 1], (0.2, 0.3)),
-        ("leaky_inward", [0, 0, 0, 1, 2], [0.2, 0, 1, 1, 1], [1, 1, 1, 1, 1], (0.2, 0.2)),
-    ],
-)
-def test_factors_are_read_at_the_flat_ends(
-    rule: str, y: list[float], up: list[float], down: list[float], numbers: tuple[float, ...]
-) -> None:
-    m = _measured(_X, y, up, negative=down)
-    known = {"min": 0.0, "max": 1.0}
-    assert candidates._estimate_factors(OPS["clamp"].rules[rule], m, known) == numbers
-    names = tuple(OPS["clamp"].rules[rule].parameters)
-    assert candidates._parameters(OPS["clamp"].rules[rule], m, known) == tuple(zip(names, numbers, strict=True))
+def factors_of(rule: str, y: list[float], up: list[float], down: list[float]) -> tuple[float, ...]:
+    """The factors that are read at the flat ends, between the bounds 0 and 1."""
+    m, known = _measured(_X, y, up, negative=down), {"min": 0.0, "max": 1.0}
+    numbers = candidates._estimate_factors(OPS["clamp"].rules[rule], m, known)
+    parameters = candidates._parameters(OPS["clamp"].rules[rule], m, known)
+    assert parameters == tuple(zip(OPS["clamp"].rules[rule].parameters, numbers, strict=True))
+    return numbers
 
 
 def test_a_factor_of_zero_and_an_unknown_curve_leave_the_parameters_as_they_are() -> None:
@@ -167,4 +124,5 @@ def calls_for(f: Callable[[Tensor], Tensor], low: float, high: float, *, edges: 
 
 def test_the_calls_that_are_tried_are_written_out() -> None:
     names = {**vars(functions), "pg": pg, "torch": torch, "calls_for": calls_for, "candidates": candidates}
+    names |= {"inputs_of": inputs_of, "factors_of": factors_of, "X": _X}
     assert_written(Path(__file__).with_name("candidates.txt"), names)

@@ -15,7 +15,7 @@ import pseudograd as pg
 from pseudograd.rule import OPS
 
 from ..choices import folded, slow_but
-from ..written import assert_written, drawing
+from ..written import assert_written, drawing, error_of
 from .functions import make_function
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
@@ -177,47 +177,6 @@ class Floor(torch.autograd.Function):
         return grad
 
 
-BAD: list[tuple[Any, dict[str, Any], str]] = [
-    ([], {}, "TypeError: plot: f_or_rules must name at least one rule or function, got []."),
-    (3, {}, "TypeError: plot: f_or_rules must be rules or functions, got 3."),
-    ("inwards", {}, "got 'inwards'. Did you mean 'inward'?"),
-    ("inward/shut", {}, "ValueError: clamp: edge must be one of closed, half, inward, open, got 'shut'."),
-    ("leaky(", {}, "ValueError: plot: f_or_rules must be NAME, NAME(VALUE) or NAME(KEY=VALUE, ...), got 'leaky('."),
-    ("zero", {"edge": "shut"}, "ValueError: clamp: edge must be one of closed, half, inward, open, got 'shut'."),
-    ("zero", {"min": "inward"}, "TypeError: plot: min must be a number or None, got 'inward'. Write several rules or functions as"),
-    ("zero", {"min": [0]}, "TypeError: plot: min must be a number or None, got [0]."),
-    ("zero", {"min": torch.nan}, "ValueError: plot: min must be finite, got nan. Use None for no bound."),
-    ("zero", {"min": 2, "max": 1}, "ValueError: plot: min and max must be in this order, got (2, 1)."),
-    ("zero", {"grad": 1}, "TypeError: plot: grad must be a list of numbers, got 1. Write grad=(1,)."),
-    ("zero", {"grad": ()}, "ValueError: plot: grad must have 1 to 4 numbers, got ()."),
-    ("zero", {"grad": (torch.inf,)}, "TypeError: plot: grad must be a list of finite numbers, got (inf,)."),
-    ("zero", {"grad": "+-"}, "TypeError: plot: grad must be a list of numbers, got '+-'."),
-    ("zero", {"loss": 3}, "TypeError: plot: loss must be an element-wise function of y, or None, got 3."),
-    ("zero", {"loss": lambda y: (y**2).sum()}, "ValueError: plot: loss must be element-wise, one value for each element of its input"),
-    ("zero", {"loss": lambda y: y - y.mean()}, "ValueError: plot: loss must be element-wise, got 'f'. Its value at one x differs"),
-    (torch.sum, {}, "ValueError: plot: f_or_rules must be element-wise, one value for each"),
-    (lambda x: x.cumsum(0), {}, "ValueError: plot: f_or_rules must be element-wise, got 'f'. Its value at one x differs"),
-    (make_function(torch.clone, lambda g, x: g - g.mean()), {}, "Its gradient at one x differs with the other x"),
-    (make_function(torch.clone, lambda g, x: torch.rand_like(x)), {}, "must return the same gradients for the same x"),
-    (lambda x: x > 0, {}, "TypeError: plot: f_or_rules must return floating-point numbers, got a Tensor of torch.bool"),
-    (lambda x: x + torch.rand_like(x), {}, "ValueError: plot: f_or_rules must return the same values for the same x, got 'f'. Fix"),
-    (torch.nn.Dropout(), {}, "got 'Dropout'. Fix what is random in it; a module in training mode needs eval()."),
-    (pg.familiar.ClampWithGrad, {}, "TypeError: plot: f_or_rules must be rules or functions, got 'ClampWithGrad'. Give ClampWithGrad.app"),
-    (torch.nn.ReLU, {}, "TypeError: plot: f_or_rules must be a module that was made, got 'ReLU'. Call it first: ReLU(...)."),
-    ("zero", {"loss": torch.nn.ReLU}, "TypeError: plot: loss must be a module that was made, got 'ReLU'."),
-    (torch.tanh, {"edge": "open"}, "ValueError: plot: edge must be left out for tanh, got 'open'."),
-    (torch.tanh, {"maximize": True}, "ValueError: plot: maximize must be left out for tanh, got True."),
-    ("zero", {"panels": "columns"}, "ValueError: plot: panels must be 'rules' or None, got 'columns'."),
-    (["zero"] * 5, {}, "ValueError: plot: f_or_rules must be at most 4 for one panel, got 5. Give each a column of its own with"),
-    ("zero", {"xlim": (1, 1)}, "ValueError: plot: xlim must be two finite numbers, the lower one first, got (1, 1)."),
-    ("zero", {"title": 3}, "TypeError: plot: title must be a text or a list of texts, got 3."),
-    ("zero", {"title": ["a", "b"]}, "ValueError: plot: title must have a text for each of the 1 columns, got ['a', 'b']."),
-    ("window", {"op": "sine"}, "ValueError: plot: op must be one of abs, ceil,"),
-    ("window", {"op": "sign", "min": -1}, "ValueError: plot: min and max must be None for sign, got (-1, None). Give a function"),
-    ("window", {"op": "sign", "maximize": True}, "ValueError: plot: maximize must be left out for sign, got True."),
-]  # fmt: skip
-
-
 def test_the_remedy_of_a_sum_is_said_of_sums_alone() -> None:
     for f, is_sum in ((torch.sum, True), (Tensor.tolist, False), (lambda x: x[:, None], False)):
         with pytest.raises(ValueError, match="one value for each element of its input") as raised:
@@ -232,15 +191,14 @@ def test_a_class_of_autograd_is_drawn_as_its_apply() -> None:
     assert drawn.forward[0].get_title() == "Floor"
 
 
-def test_bad_calls() -> None:
+def test_bad_calls_get_the_written_errors_and_draw_nothing() -> None:
     ax = pyplot.figure().add_subplot()
-    for drawable, options, text in BAD:
-        with pytest.raises((TypeError, ValueError)) as raised:
-            pg.plot(drawable, **options, ax=ax)
-        kind = "TypeError" if isinstance(raised.value, TypeError) else "ValueError"
-        assert text in f"{kind}: {raised.value}"
-        assert len(ax.lines) == 0
-        assert ax.figure.axes == [ax]
+    names = {"torch": torch, "pg": pg, "make_function": make_function, "error_of": error_of, "ax": ax}
+    assert_written(Path(__file__).with_name("bad_plots.txt"), names)
+    with pytest.raises(ValueError, match=r"^plot: op must be one of abs, ceil,"):
+        pg.plot("window", op="sine", ax=ax)
+    assert len(ax.lines) == 0
+    assert ax.figure.axes == [ax]
 
 
 def test_axes_need_a_place_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
