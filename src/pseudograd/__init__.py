@@ -109,7 +109,12 @@ def _load(name: str) -> object:
 
         return own_version()
     if name in _NAMES:
-        globals()[name] = value = getattr(import_module(_NAMES[name], __name__), name)
+        from .listen.harmless import quietly
+
+        with (
+            quietly()
+        ):  # our modules make tensors, which torch.device("meta") and other modes of the program must not see
+            globals()[name] = value = getattr(import_module(_NAMES[name], __name__), name)
         return value
     if name in _MODULES:
         return import_module(f".{name}", __name__)

@@ -59,7 +59,8 @@ LEVELS = [
 def test_pseudograd_and_its_contexts_import_nothing_heavy_that_torch_does_not() -> None:
     step = "torch.ones(2, requires_grad=True).clamp(0, 1).sum().backward()"
     diagnosis = f"with pseudograd.diagnose(sensitivity=True) as d:\n    {step}\nstr(d)\n"
-    contexts = f"{diagnosis}with pseudograd.override(clamp='inward'):\n    {step}\n"
+    first = "with torch.device('meta'), pseudograd.pin_edge('closed'), pseudograd.diagnose(): pass\n"  # on it, no number can be read
+    contexts = f"{first}{diagnosis}with pseudograd.override(clamp='inward'):\n    {step}\n"
     program = f"import sys, torch; {step}; before = set(sys.modules); import pseudograd\n{contexts}print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     extra = set(done.stdout.split())

@@ -287,6 +287,10 @@ class Listed(nn.Linear):
         self.log.append("parameters")
         return super().named_parameters(*args, **named)
 
+    def __getattr__(self, name: str) -> Any:
+        self.log.append(name)
+        return super().__getattr__(name)
+
 
 @program_of_the_table
 def a_module_that_counts_who_lists_its_parts() -> object:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,6 +245,17 @@ def test_a_long_chain_ends_in_a_small_stack(is_made_inside: bool) -> None:
         thread.join()
         os._exit(ended != [torch.ones(1)])
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("make_context", [pg.diagnose, lambda: pg.override(relu="zero")], ids=["diagnose", "override"])
+def test_nodes_that_wait_for_their_end_end_with_the_context(make_context: Callable[[], Any]) -> None:
+    w = x = torch.ones(1, requires_grad=True)
+    leaf = weakref.ref(w)
+    with make_context():
+        for _ in range(10 * nodes.STRIDE):
+            x = x * 1.0
+        del w, x
+    assert leaf() is None
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..dynamo import when_dynamo_arrives
 from ..errors import must
 from ..formula import Depth
-from ..listen import hooks, patches
+from ..listen import hooks, nodes, patches
 from ..listen.harmless import harmless
 from ..listen.listener import Listener, listening
 from ..torch_table import forms as torch_forms  # noqa: F401  (its functions are looked up before any mode is entered)
@@ -136,6 +136,8 @@ class Diagnosis(Readable):
     @harmless("the end of the context")
     def _close(self, stack: contextlib.ExitStack) -> None:
         stack.close()
+        if nodes.waiting:
+            nodes.end_waiting()
         for handle in self._recorder.handles:
             handle.remove()
         self._recorder.leaves.name_by_variables(depth=2)

@@ -56,6 +56,8 @@ class Ranges:
     def since(self, before: int, result: object) -> list[GraphNode]:
         """The nodes of a call that has returned `result`. before: the number of the next node when the call began."""
         after = node_number()
+        if waiting:
+            end_waiting()
         if after == before:
             return []
         self.seen_up_to = after
@@ -124,8 +126,8 @@ def find_within(values: Iterable[object], spans: list[Span]) -> list[GraphNode]:
 # --- long chains ------------------------------------------------------------------------------------------------------
 
 # Since torch 2.13, a node that Python has seen ends inside the end of the node behind it, so the end of a chain of 40,000 such nodes
-# overflows the stack. One node in a thousand therefore has a token in its metadata. When the token ends, `_ended` gets the nodes in front,
-# which live until the next token is made. A number without small factors meets each of several chains that grow side by side.
+# overflows the stack. One node in a thousand therefore has a token in its metadata. When the token ends, `waiting` gets the nodes in front,
+# which live until `end_waiting` is called. A number without small factors meets each of several chains that grow side by side.
 STRIDE = 1021
 # Alive at once: so many thousand nodes may end inside each other, and no node of a smaller graph lives longer.
 _PLAIN_TOKENS = 8
@@ -140,19 +142,24 @@ class _NodesInFront(weakref.ref[_Token]):
 
 
 _tokens: list[weakref.ref[_Token]] = []
-_ended: list[weakref.ref[_Token]] = []
+waiting: list[weakref.ref[_Token]] = []
+
+
+def end_waiting() -> None:
+    """Let the nodes end whose tokens have ended."""
+    while waiting:
+        waiting.clear()  # may add others
 
 
 def break_chain(node: GraphNode) -> None:
     """Let the nodes in front of this node end later than it, if many nodes are alive."""
-    while _ended:
-        _ended.clear()  # may add others
+    end_waiting()
     token = _Token()
     _tokens[:] = [other for other in _tokens if other() is not None]
     is_plain = len(_tokens) < _PLAIN_TOKENS
     _tokens.append(weakref.ref(token))
     # The callback is in C: a handler of a signal that raised in a callback in Python would be ignored.
-    front = _NodesInFront(token, _ended.append)
+    front = _NodesInFront(token, waiting.append)
     front.nodes = () if is_plain else node.next_functions
     node.metadata["pseudograd: token"] = front, token  # a tuple drops its last item first
 

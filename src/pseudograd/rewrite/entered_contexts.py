@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from torch.overrides import TorchFunctionMode
 
-from ..listen import hooks, patches
+from ..listen import hooks, nodes, patches
 from ..listen.hooks import backwards
 from ..torch_table import private as torch_private
 from ..torch_table.records import Form
@@ -152,6 +152,8 @@ def leave(entry: Entry) -> None:
         hooks.note_ended(mode)
     torch_private.end_mode(mode, is_in_its_thread)
     mode.take_off = None  # the partial refers to the mode
+    if nodes.waiting:
+        nodes.end_waiting()
     with _lock:
         _count -= 1
         if _count == 0:

@@ -409,7 +409,7 @@ def shards_of(module: nn.Module) -> list[tuple[Tensor, Tensor | None]]:
 
     Empty for other modules, and if torch keeps them elsewhere: then the whole parameters have no name in a diagnosis.
     """
-    state = getattr(module, "_get_fsdp_state", lambda: None)()
+    state = getattr(type(module), "_get_fsdp_state", lambda _: None)(module)  # without the program's own __getattr__
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:  # torch < 2.12
         groups = [getattr(state, "_fsdp_param_group", None)]
