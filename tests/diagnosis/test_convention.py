@@ -134,6 +134,14 @@ def test_no_pin_is_advised_that_keeps_a_nan() -> None:
     assert "nonfinite" in [finding.code for finding in d.findings]
 
 
+@pytest.mark.skipif(IS_CLOSED, reason="this era passes at each guard")
+def test_no_training_is_advised_that_a_guard_would_break() -> None:
+    p = nn.Parameter(torch.zeros(2))
+    d = diagnosed(lambda: (p - p.detach()).square().clamp(min=0).sqrt().sum(), times=6, sensitivity=True)
+    assert "guard" in [finding.code for finding in d.findings]
+    assert "convention" not in [finding.code for finding in d.findings]
+
+
 def test_a_pin_of_another_family_or_one_that_has_ended_settles_nothing() -> None:
     era = installed_era()
     with pin_edge(era, abs=era):

@@ -70,6 +70,8 @@ def _find(evidence: Evidence) -> Iterator[Finding]:
         if len(trained) < len(parameters) and max((record.peak for record in trained), default=0.0) < HIGH_SHARE:
             continue  # no optimiser steps what it changes
         parameters = trained
+        if any(site.is_guard and site.where == where for site in evidence.sites):
+            continue  # the finding `guard` tells which convention keeps the nan away
         judged, other = verdict(line, parameters), other_of(family)
         if judged and other is not None:
             is_tried = judged == "decides" and line.within is None
