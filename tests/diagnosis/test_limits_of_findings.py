@@ -239,11 +239,6 @@ def fall_of(*decades: float) -> str:
     return f"from layer {high} to layer {low}, {count} in all"
 
 
-def test_four_parameters_are_all_named() -> None:
-    names = ", ".join(["8 of 16 entries of weight"] * 4)
-    assert calm_lines([partly(cause=None, without=8)] * 4) == [f"without a gradient in part, no finding: {names}"]
-
-
 def test_what_multiplies_a_gradient_in_each_layer() -> None:
     sites = [site(op="tanh", calls=2), site(op="sigmoid", calls=1), site(op="sigmoid", calls=2), site(calls=9)]
     steep = "each {} multiplies it by at most {}, and no skip connection leads past"
