@@ -140,8 +140,30 @@ def birth_of(function: Callable[[Tensor, Tensor], Tensor], *numbers: float) -> s
     return f"{births.kind_of(op, y.grad_fn, is_ordinary)}: {clause}"
 
 
+def broken(*numbers: float) -> str:
+    return births.broken_numbers(torch.tensor(numbers))
+
+
+def is_calm(hits: int, backwards: int, kind: str, **state: Any) -> bool:
+    """If it is no finding that gradients of this kind were not finite in so many backwards."""
+    recorder: Any = SimpleNamespace(leaves=None, noted=None, backwards=backwards)
+    record: Any = Nonfinite(recorder, lambda: True)
+    vars(record).update(state, hit_backwards=list(range(1, hits + 1)), births={1: SimpleNamespace(kind=kind)})
+    answer = record.is_calm
+    record.reached = {1: None}
+    assert (record.is_finding, bool(record.births)) == (not answer, True)
+    return answer
+
+
 def test_a_birth_has_the_written_kind_and_the_values_that_did_it() -> None:
-    names = {"torch": torch, "birth_of": birth_of, "inf": math.inf, "nan": math.nan}
+    names = {
+        "torch": torch,
+        "birth_of": birth_of,
+        "broken": broken,
+        "is_calm": is_calm,
+        "inf": math.inf,
+        "nan": math.nan,
+    }
     assert_written(Path(__file__).with_name("births.txt"), names)
 
 
@@ -168,18 +190,6 @@ def test_the_result_of_an_op_is_known_from_its_inputs_or_from_x() -> None:
         assert torch.equal(replay(x), y)
     for y in (x.sin(), 2**x):
         assert births.recompute(op_of(y.grad_fn), y.grad_fn) is births.replay_of(op_of(y.grad_fn), y.grad_fn) is None
-
-
-@pytest.mark.parametrize(
-    ("numbers", "words"),
-    [
-        ([math.nan, 1.0], "nan"),
-        ([math.inf, -2.0], "inf"),
-        ([-math.inf, -1.0, math.nan, math.inf], "nan or inf or -inf"),
-    ],
-)
-def test_the_broken_numbers_of_a_value_are_named(numbers: list[float], words: str) -> None:
-    assert births.broken_numbers(torch.tensor(numbers)) == words
 
 
 def test_the_line_of_the_next_step_keeps_a_value_that_the_loss_uses(tmp_path: Path) -> None:
@@ -567,33 +577,6 @@ def test_steps_that_are_skipped_use_or_replace_it_are_told_apart() -> None:
     assert "nonfinite" not in codes(d)
     (calm,) = [calm for calm in d.calm if calm.startswith("gradients were not finite in 6 backwards, born at ")]
     assert calm.endswith(": the program replaced them before 6 steps")
-
-
-@pytest.mark.parametrize(
-    ("hits", "backwards", "kind", "state", "is_calm"),
-    [
-        (1, 20, "half", {"used_backwards": [1]}, False),
-        (1, 1, "log", {"mended": 1, "has_optimiser": lambda: False}, True),
-        (1, 20, "half", {"skipped": 1, "has_optimiser": lambda: False}, False),
-        (1, 10, "log", {"mended": 1, "skipped": 1}, True),
-        (1, 9, "log", {"mended": 1, "skipped": 1}, False),
-        (2, 20, "log", {"skipped": 1, "_pending": {1: None}}, True),
-        (2, 19, "log", {"skipped": 1, "_pending": {1: None}}, False),
-        (12, 13, "half result", {"skipped": 12}, True),
-        (9, 9, "half", {"skipped": 9}, True),
-        (10, 10, "half", {"skipped": 10}, False),
-        (10, 10, "half", {"skipped": 1}, False),
-    ],
-)
-def test_steps_that_are_lost_rarely_or_in_a_warm_up_are_calm(
-    hits: int, backwards: int, kind: str, state: dict[str, Any], is_calm: bool
-) -> None:
-    recorder: Any = SimpleNamespace(leaves=None, noted=None, backwards=backwards)
-    record: Any = Nonfinite(recorder, lambda: True)
-    vars(record).update(state, hit_backwards=list(range(1, hits + 1)), births={1: SimpleNamespace(kind=kind)})
-    assert record.is_calm == is_calm
-    record.reached = {1: None}
-    assert (record.is_finding, bool(record.births)) == (not is_calm, True)
 
 
 def test_half_precision_names_the_factor_and_a_warm_up_is_calm() -> None:
