@@ -23,11 +23,10 @@ from pseudograd.comparison.statistics import difference
 from pseudograd.comparison.training import Training
 from pseudograd.torch_table.eras import CLOSED_ERA, installed_era
 
-from ..choices import folded
+from ..written import assert_written, error_of
 
 ERAS = ("zero/closed", "zero/open")
 ALWAYS = (*ERAS, "torch.clamp", "no clamp")
-TWO = {"variants": {"a": abs, "b": abs}}
 INSTALLED_RULE = ERAS[0] if installed_era() == CLOSED_ERA else ERAS[1]
 Clamp = Callable[..., Tensor]
 
@@ -354,19 +353,16 @@ def test_a_rule_under_which_the_run_fails_is_told_and_the_others_go_on() -> None
     assert comparison.ranked()[-1] in ("sign", "leaky")
 
 
-def _raising(clamp: Clamp) -> float:
+def raising(clamp: Clamp) -> float:
     raise KeyError("weights")
 
 
-def _change_names(clamp: Clamp, seed: int) -> dict[str, float]:
+def change_names(clamp: Clamp, seed: int) -> dict[str, float]:
     slope_at(clamp, 0.0)
     return {"loss": 1.0} if seed == 0 else {"loss": 1.0, "extra": 2.0}
 
 
-GRAD, PAIR = torch.zeros((), requires_grad=True), {"loss": torch.zeros(2)}
-
-
-def _returning(value: Any) -> Callable[[Clamp], Any]:
+def returning(value: Any) -> Callable[[Clamp], Any]:
     def run(clamp: Clamp) -> Any:
         slope_at(clamp, 0.0)
         return value
@@ -374,59 +370,15 @@ def _returning(value: Any) -> Callable[[Clamp], Any]:
     return run
 
 
-LAMBDA, UNEDITED = (lambda clamp: 1.0), (lambda: 1.0)
-CLAMP = {"replace": "clamp"}
 # The text of the error, and the run with the arguments of compare.
-TYPE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
-    ("run must return a number, or numbers by name, with zero/closed and seed 0, got None.", _returning(None), {}),
-    ("got None. Return what the training ends with, such as its loss", _returning(None), {}),
-    ("run must return numbers without a gradient with zero/closed and seed 0, got a Tensor", _returning(GRAD), {}),
-    (
-        "run's 'loss' must return a number, or numbers by name, with zero/closed and seed 0, got a Tensor",
-        _returning(PAIR),
-        {},
-    ),
-    ("run must be a function, got 3.", 3, {}),
-    ("run must be callable as run(clamp) or run(clamp, seed), got <lambda>(). Give all else", UNEDITED, {}),
-    ("rules must be a list of rules, got 'inward'. Write [...]", slopes, {"rules": "inward"}),
-    ("rules must be names or rule objects, got 3. Such as", slopes, {"rules": [3]}),
-    ("seeds must be a number of seeds", slopes, {"seeds": 0.5}),
-    ("variants must be functions or rules by name", slopes, {"variants": [abs]}),
-    ("executor must have a method submit", slopes, {"executor": object()}),
-]
-VALUE_ERRORS: list[tuple[str, Any, dict[str, Any]]] = [
-    ("run must end without an error in at least one variant, got \"KeyError: 'weights'\".", _raising, {}),
-    ("run must return loss as with zero/closed and seed 0, got 'loss, extra with", _change_names, {}),
-    ("run must call the clamp that it is given, got '<lambda>'. It never did, so every rule gave", LAMBDA, {}),
-    ("must call a function of torch that override(round=...) reaches, got '<l", UNEDITED, {"replace": "round"}),
-    ("rule must be one of", slopes, {"rules": ["ste"]}),
-    ("rule must be one of", slopes, {"rules": [pg.rules.window()]}),
-    ("edge must be one of", slopes, {"rules": ["zero/opened"]}),
-    ("rules must name no edge with replace, got 'zero/open'.", UNEDITED, {"rules": ["zero/open"], **CLAMP}),
-    ("got 'clmp'. Did you mean 'clamp'?", UNEDITED, {"replace": "clmp"}),
-    ("replace must name at least one", UNEDITED, {"replace": ()}),
-    ("seeds must be at least 1, got 0.", slopes, {"seeds": 0}),
-    ("jobs must be at least 1, got 0.", slopes, {"jobs": 0}),
-    ("run must be at the top of a module for jobs above 1, got '<lambda>'. Other", LAMBDA, {"jobs": 2}),
-    ("at the top of a module for jobs above 1, 'b' too", slopes, {"variants": {"a": abs, "b": LAMBDA}, "jobs": 2}),
-    ("better must be one of higher, lower, got 'smaller'.", slopes, {"better": "smaller"}),
-    ("better must say which is better of at the bound, below", slopes, {"better": {"outside": "lower"}}),
-    ("keep must hold finished runs alone, got ", slopes, {"keep": Path(__file__).parent}),
-    ("Did you mean 'inward'", slopes, {"variants": {"a": abs, "b": "inwrad"}}),
-    ("baseline must be one of a, b, got 'c'", slopes, {**TWO, "baseline": "c"}),
-    ("baseline must come with variants, got 'a'", slopes, {"baseline": "a"}),
-    ("rules must be left out with variants", slopes, {**TWO, "rules": ["inward"]}),
-    ("replace must be left out with variants", UNEDITED, {**TWO, **CLAMP}),
-]
 
 
-@folded
-@pytest.mark.parametrize(("text", "run", "arguments"), [*TYPE_ERRORS, *VALUE_ERRORS])
-def test_a_wrong_call_is_told(text: str, run: Any, arguments: dict[str, Any]) -> None:
-    kind = TypeError if (text, run, arguments) in TYPE_ERRORS else ValueError
-    with pytest.raises(kind) as error:
-        pg.compare(run, **arguments)
-    assert text in str(error.value)
+def test_a_wrong_call_gets_the_written_error() -> None:
+    assert_written(Path(__file__).with_name("bad_calls.txt"), {**globals(), "error_of": error_of})
+    with pytest.raises(ValueError, match="keep must hold finished runs alone, got "):
+        pg.compare(slopes, keep=Path(__file__).parent)
+    with pytest.raises(ValueError, match="at the top of a module for jobs above 1, 'b' too"):
+        pg.compare(slopes, variants={"a": abs, "b": lambda clamp: 1.0}, jobs=2)
 
 
 def test_an_unknown_variant_or_number_is_told() -> None:
