@@ -111,9 +111,8 @@ def _load(name: str) -> object:
     if name in _NAMES:
         from .listen.harmless import quietly
 
-        with (
-            quietly()
-        ):  # our modules make tensors, which torch.device("meta") and other modes of the program must not see
+        # Our modules make tensors, which torch.device("meta") and other modes of the program must not see.
+        with quietly():
             globals()[name] = value = getattr(import_module(_NAMES[name], __name__), name)
         return value
     if name in _MODULES:
