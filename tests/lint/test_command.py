@@ -26,6 +26,7 @@ from pseudograd_notices.options import add_output
 from pseudograd_notices.workers import end_with_parent
 
 from ..commands import answer as run
+from ..written import assert_written
 
 BAD = "import torch  # a loss\n\n\ndef loss(x):\n    return x.clamp(min=0).sqrt()\n"
 GOOD = "import torch\n\n\ndef f(x):\n    return x.clamp(min=1e-9).sqrt()\n"
@@ -193,31 +194,17 @@ def test_a_baseline_keeps_what_another_command_wrote(capsys: pytest.CaptureFixtu
     assert codes == [("PG102", 1), ("PG204", 2)]
 
 
-IN_FILE = "of [tool.pseudograd] in pyproject.toml must be"
-WRONG_SETTINGS = {
-    '[tool.pseudograd]\nselct = ["PG101"]': (
-        "a key of [tool.pseudograd] in pyproject.toml must be one of baseline, exclude, ignore, per-file-ignores, pin, select, "
-        "got 'selct'. Did you mean 'select'?"
-    ),
-    "[tool.pseudograd]\nselect = 3": f'select {IN_FILE} a list of texts, got 3. Write it as in select = ["default", "PG104"].',
-    '[tool.pseudograd]\nignore = ["PG102", 3]': f"ignore {IN_FILE} a list of texts, got ['PG102', 3].",
-    '[tool.pseudograd]\nselect = ["PG9O1"]': f"select {IN_FILE} a code such as PG101 or born-on-bound, got 'PG9O1'.",
-    '[tool.pseudograd]\nignore = ["late-gard"]': "got 'late-gard'. Did you mean 'late-guard'?",
-    '[tool.pseudograd]\nper-file-ignores = ["a.py"]': f"per-file-ignores {IN_FILE} a table of lists of codes, got ['a.py'].",
-    '[tool.pseudograd.per-file-ignores]\n"a.py" = ["PG9"]': f"per-file-ignores {IN_FILE} a code such as PG101",
-    '[tool.pseudograd]\nbaseline = "none.json"': f"baseline {IN_FILE} a file that can be read, got '",
-    "[tool]\npseudograd = 3": "tool.pseudograd in pyproject.toml must be a table, got 3. Write [tool.pseudograd].",
-    "[tool.pseudograd]\nselect = [": "pyproject.toml must be TOML, got what cannot be read: ",
-}
+def test_wrong_settings_get_the_written_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def line_of(*lines: str) -> str:
+        Path("pyproject.toml").write_text("\n".join(lines))
+        status, out, err = run(capsys, "lint", "a.py")
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        return err
 
-
-@pytest.mark.parametrize("text", WRONG_SETTINGS)
-def test_wrong_settings_name_file_key_value_and_remedy(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("pyproject.toml").write_text(text)
-    status, out, err = run(capsys, "lint", "a.py")
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith("pseudograd: lint: ")
-    assert WRONG_SETTINGS[text] in err
+    assert_written(Path(__file__).with_name("wrong_settings.txt"), {"line_of": line_of})
+    baseline = line_of("[tool.pseudograd]", 'baseline = "none.json"')
+    assert "lint: baseline of [tool.pseudograd] in pyproject.toml must be a file that can be read, got '" in baseline
+    assert "lint: pyproject.toml must be TOML, got what cannot be read: " in line_of("[tool.pseudograd]", "select = [")
 
 
 def test_settings_are_read_by_any_parser_of_toml(
