@@ -1,5 +1,6 @@
 """Whole texts of reports, beside the calls that make them: a file of tests/ has `>>> call` and, below it, the text."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -7,10 +8,15 @@ from typing import Any
 
 
 def assert_written(file: Path, names: Mapping[str, Any]) -> None:
-    """Every call gives its text."""
-    for part in f"\n{file.read_text(encoding='utf-8')}".split("\n>>> ")[1:]:
+    """Every call gives its text. With WRITE_TEXTS=1 in the environment, the file is written anew instead: read what `git diff` shows."""
+    head, *parts = f"\n{file.read_text(encoding='utf-8')}".split("\n>>> ")
+    for number, part in enumerate(parts):
         call, _, text = part.partition("\n")
-        assert str(eval(call, dict(names))).rstrip() == text.rstrip(), call
+        given = str(eval(call, dict(names))).rstrip()
+        assert given == text.rstrip() or "WRITE_TEXTS" in os.environ, call
+        parts[number] = f"{call}\n{given}\n"
+    if "WRITE_TEXTS" in os.environ:
+        file.write_text("\n>>> ".join([head, *parts])[1:], encoding="utf-8")
 
 
 def error_of(call: Callable[[], object]) -> str:
