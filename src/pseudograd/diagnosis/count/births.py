@@ -63,10 +63,8 @@ _UNSIGNED = 2**64  # unsigned numbers of 64 bits are below it
 _RESULTS = frozenset(("result", "output", "logsumexp"))
 # The saved input that can make the slope infinite, for ops where that is not `self`.
 _DECIDING = {"Div": "other", "Atan2": "other", "Xlogy": "other", "Addcdiv": "tensor2"}
-_NAMES_OF_TOO_FEW = (
-    "Mean Std Var NllLoss NllLoss2D MseLoss SmoothL1Loss BinaryCrossEntropy BinaryCrossEntropyWithLogits"
-)
-TOO_FEW = frozenset(_NAMES_OF_TOO_FEW.split())  # ops that make nan of too few finite numbers
+_LOSSES = "NllLoss NllLoss2D MseLoss SmoothL1Loss BinaryCrossEntropy BinaryCrossEntropyWithLogits"
+TOO_FEW = frozenset(("Mean", "Std", "Var", *_LOSSES.split()))  # ops that make nan of too few finite numbers
 _MEAN = 1  # among the numbers of torch's reductions
 _NEAR_0, _NEAR_0_IN_HALF = 1e-6, 1e-2  # a smaller divisor is near 0
 _SELECTING = ("Index", "Gather", "Select", "Slice", "View", "Squeeze", "Unsqueeze", "Expand", "Transpose")

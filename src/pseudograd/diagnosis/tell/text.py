@@ -21,12 +21,8 @@ _WIDTH = 110
 _HEAD_WIDTH, _HEAD_LINES = 80, 12  # of the short report
 # characters of an expression, and of evidence or code, in the short report
 _MOST_OF_SUBJECT, _MOST_OF_SENTENCE = 160, 240
-_URGENCY = {
-    "nonfinite": 0,
-    "starved": 1,
-    "unused": 2,
-    "guard": math.inf,
-}  # the smallest comes first; all other codes have 3
+# The smallest comes first; all other codes have 3.
+_URGENCY = {"nonfinite": 0, "starved": 1, "unused": 2, "guard": math.inf}
 _LINES_SHOWN = 8  # parameters of a what-if, and ops that cut as they should
 _fill = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
 _CHANGE = "    {:>20} {:>24} {:>8}  {}"

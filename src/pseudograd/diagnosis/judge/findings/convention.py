@@ -96,7 +96,7 @@ def _amount(judged: str, line: Sensitivity, parameters: Sequence[Sensitivity]) -
 
     whose, most = "this update", line
     if share_of(line) < HIGH_SHARE:
-        most = max(parameters, key=share_of)
+        most = max(parameters, key=share_of, default=line)
         whose = f"the update of {most.parameter}"
     share = share_of(most)
     if share <= 1:
