@@ -59,7 +59,8 @@ def _projection(flat: Tensor) -> Tensor:
     if rows:
         folded = flat[: rows * _ROW].view(rows, _ROW) @ _projection_weights(_ROW, flat)
         flat = torch.cat([folded, flat[rows * _ROW :]])
-    return torch.dot(flat, _projection_weights(flat.numel(), flat))
+    # Without the 1, entry 1 of row 0 would have the weight of entry 0 of row 1.
+    return torch.dot(flat, _projection_weights(flat.numel(), flat) + 1)
 
 
 def fetch(digests: Sequence[Digest]) -> list[tuple[float, float, float, float]]:
