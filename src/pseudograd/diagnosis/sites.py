@@ -16,6 +16,7 @@ from .records import Site, Structural
 
 _PINNED = ", pinned"  # in the name of each primitive that a pin runs
 ASCENT, DESCENT, UNKNOWN = "ascent", "descent", "unknown"
+COMPARE = "; compare a training with it"  # the end of an advice that changes the numbers of a training
 _COUNTS = ("elements", "arrived", "cut", "nonfinite", "elsewhere")
 
 
@@ -144,14 +145,13 @@ def _label(call: Call) -> str:
 
 
 def _remedy(call: Call) -> str:
-    compare = "; compare a training with it"
     if _PINNED in call.primitive.name:
         inside = "Inside it, pseudograd.override can give this line alone another rule"
-        return f"pseudograd.pin_edge decides what passes here. {inside}{compare}."
+        return f"pseudograd.pin_edge decides what passes here. {inside}{COMPARE}."
     if call.primitive.name.startswith("torch."):
-        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line{compare}."
+        return f"pseudograd.override chose the rule {call.rule.name!r} here: choose another for this line{COMPARE}."
     if call.rule.name == TRUE_RULE and DEFAULT_RULE in call.primitive.rules:
         return (
-            f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside{compare}"
+            f"rule={DEFAULT_RULE!r}  # in this call, in place of {TRUE_RULE!r}: passes what leads back inside{COMPARE}"
         )
     return ""

@@ -15,7 +15,7 @@ from ..count.leaf import Leaf
 from ..count.recorder import HOOK
 from ..count.values import Values
 from ..records import Site
-from ..sites import ASCENT, UNKNOWN, expression_at
+from ..sites import ASCENT, COMPARE, UNKNOWN, expression_at
 from .statements import name_of_optimiser
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ _UNKNOWN_LINE = (
 )
 REPLACE_GRAD = (
     "pseudograd.replace_grad(hard, soft)  # two tensors: the value of the hard choice, the gradient of a soft one; a spike "
-    "(a > b).float() becomes pseudograd.heaviside(a - b, at_zero=0.0); compare a training with it"
+    f"(a > b).float() becomes pseudograd.heaviside(a - b, at_zero=0.0){COMPARE}"
 )
 DRAW = (
     "Let the loss use the log-probability of what is drawn, as REINFORCE does; or draw with a gradient: rsample() of a "
-    "distribution that has it, mean + std * torch.randn_like(mean), or pseudograd.replace_grad(hard, soft); compare a training with it."
+    f"distribution that has it, mean + std * torch.randn_like(mean), or pseudograd.replace_grad(hard, soft){COMPARE}."
 )
 # By family other than clamp: the rule to try.
 _RULES = {"round": OPS["round"].default_rule, "sign": OPS["sign"].default_rule, "relu": LEAKY_RULE}
@@ -51,7 +51,6 @@ _LOOK = {
 }
 _LEAST_BACK = 0.05  # of the cut gradients: if fewer lead back inside, no rule is advised
 _ALL = 0.999  # of the gradients are cut
-COMPARE = "; compare a training with it"
 _UNLESS_MEANT = f"{COMPARE}: a guard, or a clip that is meant, needs no rule"
 _MAY_BE_STEEP = f"{COMPARE}, as what follows may be steep at the bound"
 # What an unchanged clamp may be meant for.

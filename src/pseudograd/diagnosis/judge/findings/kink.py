@@ -10,7 +10,7 @@ from ....torch_table.forms import shares_at_the_edge
 from ....wording import percent
 from ...count.values import Values
 from ...records import Finding, Site
-from ...sites import ASCENT
+from ...sites import ASCENT, COMPARE
 from .. import advice
 from .edge import ISSUE, is_cut_behind
 from .kind import Evidence, Kind
@@ -58,8 +58,8 @@ def _advise(shares: dict[str, float], name: str, sites: Sequence[Site], evidence
     start = f"start {name} inside the range, not at the bound"
     better = [era for era, share in shares.items() if share > shares.get(installed_era(), 1.0)]
     if better and advice.guard_against(better[0], evidence) is None:
-        return f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}{advice.COMPARE}"
-    return advice.pin(sites[0], better[0], evidence) if better else f"{start[0].upper()}{start[1:]}{advice.COMPARE}."
+        return f"with pseudograd.pin_edge({better[0]!r}): ...  # or {start}{COMPARE}"
+    return advice.pin(sites[0], better[0], evidence) if better else f"{start[0].upper()}{start[1:]}{COMPARE}."
 
 
 def _describe(value: Values, shares: dict[str, float], name: str | None, is_only_way: bool) -> str:

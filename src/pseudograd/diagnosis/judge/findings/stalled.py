@@ -11,7 +11,7 @@ import torch
 from ....wording import counted, percent, shortened
 from ...count.stalls import ParameterSteps
 from ...records import Finding
-from ..advice import COMPARE
+from ...sites import COMPARE
 from .kind import Evidence, Kind
 
 STALLED_SHARE = 0.5  # of the entries of a parameter that have a gradient

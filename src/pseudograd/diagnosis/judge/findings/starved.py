@@ -13,7 +13,7 @@ from ....wording import counted, percent, shortened
 from ...count.influence import NEEDS_NOTHING, SELECTIONS, WITHOUT_GRAD
 from ...count.leaf import Leaf
 from ...records import Finding, Partly, Site, Starved, Structural
-from ...sites import expression_at
+from ...sites import COMPARE, expression_at
 from .. import advice
 from ..dead_units import are_chosen_out, group_dead
 from ..starving import ZEROED
@@ -58,7 +58,7 @@ def _narrow_windows(evidence: Evidence) -> Iterator[Finding]:
                 f"{window.starving:,} of {window.thresholds:,} thresholds{whose} ({percent(share)}) got no gradient in {passes}; half of "
                 f"these never had an x nearer than {window.distance:.3g}",
                 f"the window of jumprelu is too narrow for how far x lies from the thresholds: bandwidth={window.bandwidth:g}",
-                f"bandwidth={window.wider:.2g}  # with it, nine of ten thresholds would have had an x in their window{advice.COMPARE}"
+                f"bandwidth={window.wider:.2g}  # with it, nine of ten thresholds would have had an x in their window{COMPARE}"
                 if math.isfinite(window.wider)
                 else "Compare the range of x with the thresholds: one of ten or more is infinite.",
                 share=share,

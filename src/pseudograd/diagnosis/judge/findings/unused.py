@@ -14,7 +14,7 @@ from ...count.leaf import Leaf
 from ...count.names import Owner
 from ...count.unheld import Container, Unheld
 from ...records import Finding
-from ..advice import COMPARE
+from ...sites import COMPARE
 from ..statements import (
     Place,
     find_assignment,
